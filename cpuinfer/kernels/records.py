@@ -1,0 +1,85 @@
+"""The records that ops and batches hand to compiled kernels: plain data, no numba.
+
+Every field is 8 bytes: an address or integer (i8) or a real number (f8). A missing array is address 0.
+Row-major buffers have a stride in elements, a multiple of 16 (f32) or 64 (Q8); the padding after the last column stays zero, so kernels may read and
+write whole vectors.
+
+Q8 activations of T rows and C columns (C rounded up to 64) are four arrays: codes i8[T, C]; scales f32[T, C/32], value = scale * code; sums
+f32[T, C/4] = scale * sum of 4 codes; sums16 f32[T, C/16] = scale * sum of 16 codes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+PAGE = 32  # tokens in a KV page
+
+
+def round_up(value: int, multiple: int) -> int:
+    return (value + multiple - 1) // multiple * multiple
+
+
+def _record(integers: str, reals: str = "") -> np.dtype:
+    return np.dtype([(name, "i8") for name in integers.split()] + [(name, "f8") for name in reals.split()])
+
+
+# tokens, positions, slots, sequences: i32[n_tokens]. slots: page * PAGE + offset. Tokens of a sequence stand together, positions rising by one.
+# query_starts: i32[n_sequences + 1], the token index where each sequence starts. lengths: i32[n_sequences], its KV length after this step.
+# page_tables: i32[n_sequences, page_table_stride]. logit_rows: i32[n_logit_rows], token indices whose logits are wanted.
+BATCH = _record(
+    "n_tokens n_sequences n_logit_rows tokens positions slots sequences query_starts page_tables page_table_stride lengths logit_rows"
+)
+
+# Each op: what it computes. T = n_tokens, or n_logit_rows where the op is marked per_logit_row. All f32 unless said otherwise.
+RECORDS: dict[str, np.dtype] = {
+    # y[t, :columns] = scale * dequantized row tokens[t]                                         variants: (format,)
+    "embedding": _record("weights row_bytes columns y y_stride counter", "scale"),
+    # y[t] = normalized x[row] * weight + bias, row = logit_rows[t] if gather else t. kind 0: RMS, 1: LayerNorm. weight, bias may be 0.
+    # residual: address of f32 rows (stride residual_stride) added to the result, may be y itself. q*: if q is not 0 the result is also
+    # written as Q8 activations (q, q_scales, q_sums, q_sums16, q_stride); y may then be 0.
+    "norm": _record(
+        "x x_stride columns weight bias kind gather residual residual_stride y y_stride q q_scales q_sums q_sums16 q_stride", "eps"
+    ),
+    # Q8 activations of x
+    "quantize": _record("x x_stride columns q q_scales q_sums q_sums16 q_stride"),
+    # y[t, r] (+)= weights[r] . x[t] + bias[r].  Q8 activations (x codes) or f32 ones, as the format wants.   variants: (format,)
+    # accumulate: 1 adds to y. scratch: per-thread scratch, scratch_bytes each.
+    "matmul": _record(
+        "weights row_bytes rows columns x x_scales x_sums x_sums16 x_stride y y_stride bias accumulate counter scratch scratch_bytes"
+    ),
+    # table[t] = [dimensions/2 cosines, dimensions/2 sines] of positions[t] * frequencies (f64[dimensions/2]), times magnitude
+    "rope_table": _record("frequencies dimensions table table_stride", "magnitude"),
+    # In place on heads of x[t] = [n_heads, head_dim]: rotates the first `dimensions` of each head. style 0: interleaved pairs, 1: halves.
+    "rope": _record("x x_stride n_heads head_dim dimensions style table table_stride"),
+    # In place: RMS (kind 0) or layer (1) norm of each head; weight f32[head_dim], or [n_heads, head_dim] if per_head
+    "head_norm": _record("x x_stride n_heads head_dim weight bias kind per_head", "eps"),
+    # cache[slot, head] = x[t, head]: rows of row_bytes in u1[n_pages, n_heads, PAGE, row_bytes]         variants: (cache type,)
+    "store_kv": _record("x x_stride n_heads head_dim cache row_bytes"),
+    # Softmax attention of T queries [n_heads, key_dim] over paged keys and values -> y[t] = [n_heads, value_dim].
+    # window 0: all; w: only the last w positions, the query's own included. softcap 0: none.       variants: (key type, value type)
+    "attention": _record(
+        "q q_stride n_heads n_kv_heads key_dim value_dim keys key_row_bytes values value_row_bytes window y y_stride counter scratch scratch_bytes",
+        "scale softcap",
+    ),
+    # y[t] = activation(gate[t]) * up[t] (up 0: no product), and/or its Q8 activations. activation: ACTIVATIONS
+    "activate": _record("gate gate_stride up up_stride columns activation y y_stride q q_scales q_sums q_sums16 q_stride"),
+    # y[t] = a[t] * scale + b[t] * b_scale (b may be 0)
+    "add": _record("a a_stride b b_stride columns y y_stride", "scale b_scale"),
+    # x[t] = cap * tanh(x[t] * scale / cap), in place; cap 0: x * scale
+    "softcap": _record("x x_stride columns", "scale cap"),
+}
+
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_erf": 2, "gelu_quick": 3, "relu": 4, "relu2": 5}  # gelu: the tanh form, as GGUF's models use
+
+# One op kind may have several compiled kernels; the team picks by the number of rows: 1 -> vector, up to FEW -> few, more -> many.
+DRIVERS = {"matmul": ("matmul_vector", "matmul_few", "matmul_many")}
+FEW = 16
+
+CACHE_TYPES = ("f16", "f32", "q8_0")
+
+
+def cache_row_bytes(cache_type: str, head_dim: int) -> int:
+    """Bytes of one head's key or value: f16/f32 padded to 16 elements; q8_0: codes padded to 32, then one f32 scale per 32."""
+    if cache_type == "q8_0":
+        return round_up(head_dim, 32) * 9 // 8
+    return round_up(head_dim, 16) * {"f16": 2, "f32": 4}[cache_type]
