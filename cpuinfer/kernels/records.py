@@ -38,7 +38,8 @@ RECORDS: dict[str, np.dtype] = {
     # residual: address of f32 rows (stride residual_stride) added to the result, may be y itself. q*: if q is not 0 the result is also
     # written as Q8 activations (q, q_scales, q_sums, q_sums16, q_stride); y may then be 0.
     "norm": _record(
-        "x x_stride columns weight bias kind gather residual residual_stride y y_stride q q_scales q_sums q_sums16 q_stride", "eps"
+        "x x_stride columns weight bias kind gather residual residual_stride y y_stride q q_scales q_sums q_sums16 q_stride scratch scratch_bytes",
+        "eps",
     ),
     # Q8 activations of x
     "quantize": _record("x x_stride columns q q_scales q_sums q_sums16 q_stride"),
@@ -83,3 +84,8 @@ def cache_row_bytes(cache_type: str, head_dim: int) -> int:
     if cache_type == "q8_0":
         return round_up(head_dim, 32) * 9 // 8
     return round_up(head_dim, 16) * {"f16": 2, "f32": 4}[cache_type]
+
+
+# What the team's own kernels read: the program's arrays, the batch, the shared state words. few: the largest row count of the "few" drivers.
+TEAM = _record("n_ops kernels records sync per_logit_row counters batch state few")
+RECORDS["team"] = TEAM

@@ -1,0 +1,106 @@
+"""Quantized tensor types: one file each, found by discovery. A Format is a layout, a numpy definition and a fast decode for kernels.
+
+Every type reads as weight = scale * (code - zero) + minimum: an 8-bit code, an integer zero of the type, and a scale and minimum that are constant over
+groups of 16 or 32 weights. Kernels see 64 weights at a time, a strip:
+
+    @Q4_1.kernel
+    def build(simd):                      # simd is kernels.simd; called only where kernels are compiled, so this package imports no numba
+        def strip(unit, part):            # unit: address of a unit; part: which 64 weights of it, a constant
+            return codes, scale, minimum  # u8x64 in the order of the weights, f32x16, f32x16: lane i belongs to weights 4i..4i+3
+        return strip
+
+A unit is one block, or two where a block has 32 weights; its strips are parts 0..PARTS-1. A strip reads only inside its unit: beyond may lie the end of the file. A format without a
+minimum returns simd.zero_f32x16() for it. Float types (activations "f32") have strips of 16 weights: `strip(address, 0) -> f32x16`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import UnsupportedModel
+from ..types import GGML_TYPES
+
+SIGNED = -1  # codes are signed bytes -127..127, not -128
+FLOAT = 0
+
+
+class Format:
+    """One tensor type.
+
+    name: as GGUF spells it. weights: per block. layout: numpy fields of a block. codes: the largest code (below 128), or SIGNED, or FLOAT for types that are
+    not codes. zero: what is subtracted from a code. group: weights that share a scale and minimum, 32 or 16. minimum: whether there is one.
+    """
+
+    def __init__(self, name: str, *, weights: int, layout: list, codes: int, zero: int = 0, group: int = 32, minimum: bool = False):
+        self.name, self.weights, self.codes, self.zero, self.group, self.minimum = name, weights, codes, zero, group, minimum
+        self.dtype = np.dtype(layout)
+        self.block_bytes = self.dtype.itemsize
+        self.activations = "f32" if codes == FLOAT else "q8"
+        self.unit_weights = 16 if codes == FLOAT else max(64, weights)
+        self.unit_bytes = self.block_bytes * self.unit_weights // weights
+        self._reference: Callable[[np.ndarray], np.ndarray] | None = None
+        self._build: Callable | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def reference(self, function: Callable[[np.ndarray], np.ndarray]):
+        """Decorator of the definition: structured blocks [n] -> float32 [n, weights]."""
+        self._reference = function
+        return function
+
+    def kernel(self, build: Callable):
+        """Decorator of `build(simd) -> strip`."""
+        self._build = build
+        return build
+
+    def dequantize(self, rows: np.ndarray) -> np.ndarray:
+        """u1[..., row_bytes] -> float32[..., columns], by the definition."""
+        assert self._reference is not None
+        blocks = np.ascontiguousarray(rows).reshape(-1).view(self.dtype)
+        return self._reference(blocks).astype(np.float32, copy=False).reshape(*rows.shape[:-1], -1)
+
+    def bindings(self) -> dict[str, object]:
+        """What a kernel module's placeholders become for this format."""
+        from numba import njit
+
+        from ...kernels import simd
+
+        assert self._build is not None
+        return {
+            "strip": njit(self._build(simd)),
+            "UNIT_WEIGHTS": self.unit_weights,
+            "UNIT_BYTES": self.unit_bytes,
+            "BLOCK_WEIGHTS": self.weights,
+            "BLOCK_BYTES": self.block_bytes,
+            "PARTS": 1 if self.codes == FLOAT else self.unit_weights // 64,
+            "GROUP": self.group,
+            "ZERO": self.zero,
+            "HAS_MINIMUM": self.minimum,
+            "LARGEST_CODE": self.codes,
+        }
+
+
+@functools.cache
+def all() -> dict[str, Format]:  # noqa: A001  (formats.quants.all() reads well)
+    """Every format by name."""
+    found = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found |= {value.name: value for value in vars(module).values() if isinstance(value, Format)}
+    known = {t.name: t for t in GGML_TYPES.values()}
+    for fmt in found.values():
+        assert (known[fmt.name].block_weights, known[fmt.name].block_bytes) == (fmt.weights, fmt.block_bytes), fmt.name
+    return dict(sorted(found.items()))
+
+
+def get(name: str) -> Format:
+    """The format of that GGUF type name."""
+    if name not in all():
+        raise UnsupportedModel(f"tensor type {name} is not supported; supported: {', '.join(all())}")
+    return all()[name]
