@@ -10,7 +10,6 @@ features, the versions of numba, llvmlite and Python. Files are written under an
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import json
@@ -112,18 +111,9 @@ def file_name(key: Key) -> str:
 
 # ---- loading ---------------------------------------------------------------------------------------------------------------------------
 
+SYMBOL = "cpuinfer_kernel"  # the function that every object exports
 _loaded: dict[tuple[str, Key], int] = {}
 _engines: list = []  # keep the mapped code alive
-
-
-def _never_called() -> None:
-    """Numba's error paths refer to a few functions of its runtime; kernels raise nothing, so none of them can run."""
-    import llvmlite.binding as llvm
-
-    address = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
-    for name in ("numba_gil_ensure", "numba_gil_release", "numba_unpickle", "NRT_MemInfo_call_dtor", "NRT_incref", "NRT_decref"):
-        if not llvm.address_of_symbol(name):
-            llvm.add_symbol(name, address)
 
 
 @functools.cache
@@ -132,13 +122,12 @@ def _target_machine():
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    _never_called()
     cpu, features = target()
     return llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, codemodel="jitdefault", jit=True)
 
 
-def _map(symbol: str, code: bytes) -> int:
-    """Map an object file into this process; the address of its function `symbol`."""
+def _map(code: bytes) -> int:
+    """Map an object file into this process; the address of its kernel."""
     import llvmlite.binding as llvm
 
     machine = _target_machine()
@@ -146,30 +135,26 @@ def _map(symbol: str, code: bytes) -> int:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _engines.append(engine)
-    address = engine.get_function_address(symbol)
+    address = engine.get_function_address(SYMBOL)
     if not address:
         raise MachineError("a compiled kernel has no entry point")
     return address
 
 
-def _read(path: Path) -> tuple[str, bytes] | None:
-    """(symbol, object code) in a cache file: 32 bytes of sha256, the symbol, a newline, the code. None if absent or damaged."""
+def _read(path: Path) -> bytes | None:
+    """The object code in a cache file, which is 32 bytes of sha256, then the code. None if absent or damaged."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
-        return None
-    symbol, _, code = data[32:].partition(b"\n")
-    return symbol.decode(), code
+    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
 
 
-def write_object(path: Path, symbol: str, code: bytes) -> None:
+def write_object(path: Path, code: bytes) -> None:
     """Write a cache file under another name and rename it, so that it is whole or absent."""
-    data = symbol.encode() + b"\n" + code
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(hashlib.sha256(data).digest() + data)
+        temporary.write_bytes(hashlib.sha256(code).digest() + code)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -194,7 +179,7 @@ def build(keys: Iterable[Key], on_progress: Progress | None = None) -> dict[Key,
         for key, code in codes.items():
             if code is None:
                 raise MachineError(f"kernel {file_name(key)} vanished from {folder}; set CPUINFER_CACHE_DIR to a stable folder")
-            _loaded[build_name, key] = _map(*code)
+            _loaded[build_name, key] = _map(code)
     return {key: _loaded[build_name, key] for key in wanted}
 
 

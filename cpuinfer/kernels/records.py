@@ -44,9 +44,10 @@ RECORDS: dict[str, np.dtype] = {
     # Q8 activations of x
     "quantize": _record("x x_stride columns q q_scales q_sums q_sums16 q_stride"),
     # y[t, r] (+)= weights[r] . x[t] + bias[r].  Q8 activations (x codes) or f32 ones, as the format wants.   variants: (format,)
-    # accumulate: 1 adds to y. scratch: per-thread scratch, scratch_bytes each.
+    # accumulate: 1 adds to y. per_logit_row: T is n_logit_rows. scratch: per-thread scratch, scratch_bytes each; see matmul_scratch_bytes.
     "matmul": _record(
-        "weights row_bytes rows columns x x_scales x_sums x_sums16 x_stride y y_stride bias accumulate counter scratch scratch_bytes"
+        "weights row_bytes rows columns x x_scales x_sums x_sums16 x_stride y y_stride bias accumulate counter scratch scratch_bytes "
+        "per_logit_row"
     ),
     # table[t] = [dimensions/2 cosines, dimensions/2 sines] of positions[t] * frequencies (f64[dimensions/2]), times magnitude
     "rope_table": _record("frequencies dimensions table table_stride", "magnitude"),
@@ -89,3 +90,8 @@ def cache_row_bytes(cache_type: str, head_dim: int) -> int:
 # What the team's own kernels read: the program's arrays, the batch, the shared state words. few: the largest row count of the "few" drivers.
 TEAM = _record("n_ops kernels records sync per_logit_row counters batch state few")
 RECORDS["team"] = TEAM
+
+
+def matmul_scratch_bytes(columns: int) -> int:
+    """Scratch a thread needs for a product over this many columns: a unit, and a panel of rows with their scales and minimums (panels.py)."""
+    return 32768 + max(384 * 1024, round_up(columns, 256) * 4 * 32)

@@ -5,6 +5,7 @@
 
 A kernel with variants is compiled from a fresh copy of its module whose placeholders (module-level names) were replaced, so helper functions of the
 module see the replaced names too: `variants="format"` replaces them with the format's `bindings()`, `variants="cache"` with the module's `bind(variants)`.
+A kernel named NAME_f32 stands in for NAME where the format wants float32 activations.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ def discover() -> dict[str, OpKernel]:
 
 def specialized(kernel: OpKernel, variants: tuple[str, ...], get_format) -> FunctionType:
     """The kernel's function from a fresh copy of its module with the placeholders of these variants filled. get_format(name) gives a Format."""
-    module = _fresh_copy(kernel.module)
     if kernel.variants == "format":
-        bindings = get_format(variants[0]).bindings()
+        fmt = get_format(variants[0])
+        kernel = KERNELS.get(f"{kernel.name}_{fmt.activations}", kernel)
+        module, bindings = _fresh_copy(kernel.module), fmt.bindings()
     else:
+        module = _fresh_copy(kernel.module)
         bindings = module.bind(variants) if kernel.variants else {}
     unknown = [name for name in bindings if not hasattr(module, name)]
     assert not unknown, f"{kernel.module} has no placeholder for {unknown}"

@@ -6,29 +6,54 @@ Run by kernels.jit. It lives here because a kernel's format comes from formats.q
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 from ..kernels import jit, registry
 
 
-def compile_kernel(key: jit.Key) -> tuple[str, bytes]:
-    """(symbol, object code) of one kernel for the CPU that numba is set to."""
-    compiled = _compile(key)
-    return compiled._wrapper_name, compiled._library._get_compiled_object()
+def compile_kernel(key: jit.Key) -> bytes:
+    """Object code of one kernel for the CPU that numba is set to; its only exported symbol is jit.SYMBOL."""
+    machine, module = _self_contained(key)
+    return machine.emit_object(module)
 
 
 def assembly(key: jit.Key) -> str:
     """The assembly text of one kernel, to look at."""
-    return _compile(key)._library.get_asm_str()
+    machine, module = _self_contained(key)
+    return machine.emit_assembly(module)
 
 
-def _compile(key: jit.Key):
+# What numba's error paths call. Kernels raise nothing, so these paths cannot run.
+_RUNTIME = re.compile(r"^declare ([^@]*)@((?:numba_|NRT_|_?Py)\w*)\(([^)]*)\)[^\n]*$", re.MULTILINE)
+
+
+def _self_contained(key: jit.Key):
+    """(target machine, optimized LLVM module) of one kernel, free of numba's runtime.
+
+    Numba leaves helper functions exported under names that a kernel's variants share, and error paths into its runtime. Here everything but the entry point becomes
+    internal and the runtime's functions unreachable, so the optimizer removes both.
+    """
+    import llvmlite.binding as llvm
     from numba import cfunc
 
     kernel = registry.discover()[key[0]]
     function = registry.specialized(kernel, key[1:], _get_format)
-    return cfunc(registry.signature(kernel), nopython=True, error_model="numpy", boundscheck=False)(function)
+    compiled = cfunc(registry.signature(kernel), nopython=True, error_model="numpy", boundscheck=False)(function)
+    library = compiled._library
+    text = _RUNTIME.sub(r"define internal \1@\2(\3) {\n  unreachable\n}", library.get_llvm_str())
+    module = llvm.parse_assembly(text)
+    for f in module.functions:
+        if f.name == compiled._wrapper_name:
+            f.name = jit.SYMBOL
+        elif not f.is_declaration:
+            f.linkage = "internal"
+    machine = library.codegen._tm
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine, module
 
 
 def _get_format(name: str):
@@ -41,7 +66,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     for line in sys.stdin:
         key = tuple(json.loads(line))
-        jit.write_object(folder / jit.file_name(key), *compile_kernel(key))
+        jit.write_object(folder / jit.file_name(key), compile_kernel(key))
 
 
 if __name__ == "__main__":
