@@ -14,9 +14,9 @@ from .simd import add, atomic_add, fma, load_f32x16, load_u8, prefetch, store_f3
 from .tiles import TILES, TOKENS, tile_columns_f32, tile_store, tile_zero, transpose_8x8
 
 # Filled in for each format; see formats.quants.Format.bindings.
-strip = None
+strip, scales_of_256 = None, None
 UNIT_WEIGHTS, UNIT_BYTES, BLOCK_WEIGHTS, BLOCK_BYTES, PARTS, GROUP, ZERO = 0, 0, 0, 0, 0, 0, 0
-HAS_MINIMUM, LARGEST_CODE = False, 0
+HAS_MINIMUM, HAS_SCALES, LARGEST_CODE = False, False, 0
 
 WIDE = 16 * TILES
 AHEAD = 1024

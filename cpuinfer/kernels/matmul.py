@@ -1,9 +1,11 @@
 """Matrix product of quantized weights and Q8 activations: y[t, r] (+)= weights[r] . x[t] + bias[r].
 
 Three drivers over the same strips. vector: one token, rows read once from the file's own layout at memory speed. few: up to 16 tokens, each strip decoded once
-for four of them. many: row tiles unpacked into the thread's scratch as panels of 8-bit codes (tiles.py), then register tiles of rows x tokens.
-With w = scale * (code - zero) + minimum and x = x_scale * x_code, a strip adds scale * x_scale * sum(code * x_code) + (minimum - zero * scale) * sum(x).
-All drivers compute these same terms; only the order of the float additions differs.
+for four of them. many (panels.py): row tiles unpacked into the thread's scratch as panels of 8-bit codes, then register tiles of rows x tokens.
+
+With w = scale * (code - zero) + minimum and x = x_scale * x_code, group g of a row adds scale[g] * x_scale[g] * sum(code * x_code) + (minimum[g] - zero * scale[g]) * sum(x).
+vector and few read a row in two passes while it is in the first-level cache: first the scales, then the codes. The first pass leaves products[g] =
+scale[g] * x_scale[g] in the thread's scratch, from where the second broadcasts them with plain loads, and adds up the second term, `rest`.
 """
 
 from __future__ import annotations
@@ -13,85 +15,39 @@ from numba import njit
 
 from .registry import op_kernel
 from .simd import (
-    add,
     atomic_add,
     dot4_i8i8,
     dot4_u7i8,
+    each_twice,
     fma,
     halves,
+    lane,
     load_f32,
+    load_f32x8,
     load_f32x16,
     load_u8,
     load_u8x64,
     mul,
     prefetch,
-    splat_f32x16,
+    quarters,
     store_f32,
+    store_f32x8,
+    store_f32x16,
     store_u8,
-    sub,
     sum_lanes,
     to_f32,
+    zero_f32x8,
     zero_f32x16,
     zero_i32x16,
 )
 
 # Filled in for each format; see formats.quants.Format.bindings.
-strip = None
+strip, scales_of_256 = None, None
 UNIT_WEIGHTS, UNIT_BYTES, BLOCK_WEIGHTS, BLOCK_BYTES, PARTS, GROUP, ZERO = 0, 0, 0, 0, 0, 0, 0
-HAS_MINIMUM, LARGEST_CODE = False, 0
+HAS_MINIMUM, HAS_SCALES, LARGEST_CODE = False, False, 0
 
-ROWS = 16  # rows claimed at once by the vector and few drivers, at most
+ROWS = 16  # rows claimed at once, at most
 AHEAD = 1024  # bytes prefetched ahead of the reader: hardware prefetch stops at page ends
-
-
-@njit
-def dot(codes, x):
-    if LARGEST_CODE < 0:
-        return to_f32(dot4_i8i8(zero_i32x16(), codes, x))
-    return to_f32(dot4_u7i8(zero_i32x16(), codes, x))
-
-
-@njit
-def accumulate(acc, rest, codes, scale, minimum, x, x_scales, x_sums):
-    """One strip and one token: acc gets the products, rest what minimum or zero add (times zero later)."""
-    x_scale = halves(load_f32(x_scales), load_f32(x_scales + 4))
-    acc = fma(dot(codes, load_u8x64(x)), mul(scale, x_scale), acc)
-    if HAS_MINIMUM:
-        rest = fma(minimum, load_f32x16(x_sums), rest)
-    elif ZERO != 0:
-        rest = fma(scale, load_f32x16(x_sums), rest)
-    return acc, rest
-
-
-@njit
-def total(acc, rest):
-    if HAS_MINIMUM:
-        return sum_lanes(add(acc, rest))
-    if ZERO != 0:
-        return sum_lanes(sub(acc, mul(rest, splat_f32x16(np.float32(ZERO)))))
-    return sum_lanes(acc)
-
-
-@njit
-def unit_one(acc, rest, unit, x, x_scales, x_sums):
-    """All strips of a unit, one token."""
-    codes, scale, minimum = strip(unit, 0)
-    acc, rest = accumulate(acc, rest, codes, scale, minimum, x, x_scales, x_sums)
-    if PARTS > 1:
-        codes, scale, minimum = strip(unit, 1)
-        acc, rest = accumulate(acc, rest, codes, scale, minimum, x + 64, x_scales + 8, x_sums + 64)
-        codes, scale, minimum = strip(unit, 2)
-        acc, rest = accumulate(acc, rest, codes, scale, minimum, x + 128, x_scales + 16, x_sums + 128)
-        codes, scale, minimum = strip(unit, 3)
-        acc, rest = accumulate(acc, rest, codes, scale, minimum, x + 192, x_scales + 24, x_sums + 192)
-    return acc, rest
-
-
-@njit
-def copy_tail(source, count, scratch):
-    """The part of a unit that a row ends with -> a whole unit padded with zero bytes, whose scales are then zero."""
-    for i in range(UNIT_BYTES):
-        store_u8(scratch + i, load_u8(source + i) if i < count else 0)
 
 
 @njit
@@ -112,98 +68,239 @@ def put(op, token, row, value):
     store_f32(y, value)
 
 
+@njit
+def copy_tail(source, count, scratch):
+    """The part of a unit that a row ends with -> a whole unit padded with zero bytes, whose scales are then zero."""
+    for i in range(UNIT_BYTES):
+        store_u8(scratch + i, load_u8(source + i) if i < count else 0)
+
+
+# ---- first pass: scales ----------------------------------------------------------------------------------------------------------------
+
+
+@njit
+def rest_factor():
+    """What `rest` is multiplied with at the end: minus zero where scales were summed, 1 where minimums were."""
+    return np.float32(1) if HAS_MINIMUM else np.float32(-ZERO)
+
+
+@njit
+def strip_scales(unit, part, g, products, x_scales, x_sums, x_sums16):
+    """Groups of one strip, from group g on: products, and the strip's part of `rest`."""
+    _, scale, minimum = strip(unit, part)
+    factor = minimum if HAS_MINIMUM else scale
+    x_scale, second_x_scale = load_f32(x_scales + 4 * (g * GROUP // 32)), load_f32(x_scales + 4 * (g * GROUP // 32) + 4)
+    if GROUP == 16:
+        store_f32(products + 4 * g, lane(scale, 0) * x_scale)
+        store_f32(products + 4 * g + 4, lane(scale, 4) * x_scale)
+        store_f32(products + 4 * g + 8, lane(scale, 8) * second_x_scale)
+        store_f32(products + 4 * g + 12, lane(scale, 12) * second_x_scale)
+        s = x_sums16 + 4 * g
+        rest = lane(factor, 0) * load_f32(s) + lane(factor, 4) * load_f32(s + 4)
+        return rest + lane(factor, 8) * load_f32(s + 8) + lane(factor, 12) * load_f32(s + 12)
+    store_f32(products + 4 * g, lane(scale, 0) * x_scale)
+    store_f32(products + 4 * g + 4, lane(scale, 8) * second_x_scale)
+    return lane(factor, 0) * load_f32(x_sums + 4 * g) + lane(factor, 8) * load_f32(x_sums + 4 * g + 4)
+
+
+@njit
+def unit_scales(unit, g, products, x_scales, x_sums, x_sums16):
+    rest = strip_scales(unit, 0, g, products, x_scales, x_sums, x_sums16)
+    if PARTS > 1:
+        rest += strip_scales(unit, 1, g + 64 // GROUP, products, x_scales, x_sums, x_sums16)
+        rest += strip_scales(unit, 2, g + 2 * (64 // GROUP), products, x_scales, x_sums, x_sums16)
+        rest += strip_scales(unit, 3, g + 3 * (64 // GROUP), products, x_scales, x_sums, x_sums16)
+    return rest
+
+
+@njit
+def scale_256(address, g, products, x_scales, x_sums, x_sums16, rest):
+    """The same for 256 weights at once; rest is a vector."""
+    scale, minimum = scales_of_256(address)
+    if GROUP == 16:
+        store_f32x16(products + 4 * g, mul(scale, each_twice(load_f32x8(x_scales + 2 * g))))
+        if HAS_MINIMUM:
+            return fma(minimum, load_f32x16(x_sums16 + 4 * g), rest)
+        return fma(scale, load_f32x16(x_sums16 + 4 * g), rest)
+    store_f32x8(products + 4 * g, mul(scale, load_f32x8(x_scales + 4 * g)))
+    if HAS_MINIMUM:
+        return fma(minimum, load_f32x8(x_sums + 4 * g), rest)
+    return fma(scale, load_f32x8(x_sums + 4 * g), rest)
+
+
+@njit
+def no_rest():
+    return zero_f32x16() if GROUP == 16 else zero_f32x8()
+
+
+@njit
+def row_scales(row, units, tail, tail_unit, products, x_scales, x_sums, x_sums16):
+    """Products of a whole row, and its `rest`. tail: whether the row ends with a part of a unit, which is at tail_unit then."""
+    rest = np.float32(0)
+    done = 0
+    if HAS_SCALES:
+        vector_rest = no_rest()
+        per_256 = 256 // UNIT_WEIGHTS
+        while done + per_256 <= units:
+            vector_rest = scale_256(row + done * UNIT_BYTES, done * (UNIT_WEIGHTS // GROUP), products, x_scales, x_sums, x_sums16, vector_rest)
+            done += per_256
+        rest = sum_lanes(vector_rest)
+    for i in range(done, units):
+        rest += unit_scales(row + i * UNIT_BYTES, i * (UNIT_WEIGHTS // GROUP), products, x_scales, x_sums, x_sums16)
+    if tail:
+        rest += unit_scales(tail_unit, units * (UNIT_WEIGHTS // GROUP), products, x_scales, x_sums, x_sums16)
+    return rest * rest_factor()
+
+
+# ---- second pass: codes ----------------------------------------------------------------------------------------------------------------
+
+
+@njit
+def dot_strip(acc, codes, x, products):
+    if LARGEST_CODE < 0:
+        dot = to_f32(dot4_i8i8(zero_i32x16(), codes, load_u8x64(x)))
+    else:
+        dot = to_f32(dot4_u7i8(zero_i32x16(), codes, load_u8x64(x)))
+    if GROUP == 16:
+        return fma(dot, quarters(load_f32(products), load_f32(products + 4), load_f32(products + 8), load_f32(products + 12)), acc)
+    return fma(dot, halves(load_f32(products), load_f32(products + 4)), acc)
+
+
+@njit
+def dot_unit(acc, unit, x, products):
+    """All strips of a unit, one token."""
+    step = 4 * (64 // GROUP)
+    acc = dot_strip(acc, strip(unit, 0)[0], x, products)
+    if PARTS > 1:
+        acc = dot_strip(acc, strip(unit, 1)[0], x + 64, products + step)
+        acc = dot_strip(acc, strip(unit, 2)[0], x + 128, products + 2 * step)
+        acc = dot_strip(acc, strip(unit, 3)[0], x + 192, products + 3 * step)
+    return acc
+
+
+@njit
+def row_codes(row, units, tail, tail_unit, x, products):
+    """Sum of all strips of a row, in two accumulators so that additions overlap."""
+    first, second = zero_f32x16(), zero_f32x16()
+    step = 4 * (UNIT_WEIGHTS // GROUP)
+    for _ in range(units // 2):
+        for line in range(0, 2 * UNIT_BYTES, 64):
+            prefetch(row + AHEAD + line)
+        first = dot_unit(first, row, x, products)
+        second = dot_unit(second, row + UNIT_BYTES, x + UNIT_WEIGHTS, products + step)
+        row += 2 * UNIT_BYTES
+        x += 2 * UNIT_WEIGHTS
+        products += 2 * step
+    if units % 2:
+        first = dot_unit(first, row, x, products)
+        x += UNIT_WEIGHTS
+        products += step
+    if tail:
+        second = dot_unit(second, tail_unit, x, products)
+    return sum_lanes(first) + sum_lanes(second)
+
+
 @op_kernel("matmul", name="matmul_vector", variants="format")
 def matmul_vector(op, batch, rank, size):
     units = op.row_bytes // UNIT_BYTES
     tail = op.row_bytes - units * UNIT_BYTES
-    scratch = op.scratch + rank * op.scratch_bytes
+    tail_unit = op.scratch + rank * op.scratch_bytes
+    products = tail_unit + 1024
     while True:
         first, end = claim(op.counter, op.rows, size)
         if first >= op.rows:
             break
-        for row in range(first, end):
-            unit = op.weights + row * op.row_bytes
-            acc, rest = zero_f32x16(), zero_f32x16()
-            x, x_scales, x_sums = op.x, op.x_scales, op.x_sums
-            for _ in range(units):
-                for line in range(0, UNIT_BYTES, 64):
-                    prefetch(unit + AHEAD + line)
-                acc, rest = unit_one(acc, rest, unit, x, x_scales, x_sums)
-                unit += UNIT_BYTES
-                x += UNIT_WEIGHTS
-                x_scales += UNIT_WEIGHTS // 8
-                x_sums += UNIT_WEIGHTS
+        for r in range(first, end):
+            row = op.weights + r * op.row_bytes
             if tail:
-                copy_tail(unit, tail, scratch)
-                acc, rest = unit_one(acc, rest, scratch, x, x_scales, x_sums)
-            put(op, 0, row, total(acc, rest))
+                copy_tail(row + units * UNIT_BYTES, tail, tail_unit)
+            rest = row_scales(row, units, tail, tail_unit, products, op.x_scales, op.x_sums, op.x_sums16)
+            put(op, 0, r, row_codes(row, units, tail, tail_unit, op.x, products) + rest)
+
+
+# ---- few tokens ------------------------------------------------------------------------------------------------------------------------
 
 
 @njit
-def four_tokens(a, b, c, d, e, f, g, h, unit, part, x, x_scales, x_sums, s, t, u):
-    """One strip, four tokens: (a, e), (b, f), (c, g), (d, h) are their sums. s, t, u: byte strides of codes, scales and sums."""
-    codes, scale, minimum = strip(unit, part)
-    a, e = accumulate(a, e, codes, scale, minimum, x, x_scales, x_sums)
-    b, f = accumulate(b, f, codes, scale, minimum, x + s, x_scales + t, x_sums + u)
-    c, g = accumulate(c, g, codes, scale, minimum, x + 2 * s, x_scales + 2 * t, x_sums + 2 * u)
-    d, h = accumulate(d, h, codes, scale, minimum, x + 3 * s, x_scales + 3 * t, x_sums + 3 * u)
-    return a, b, c, d, e, f, g, h
+def dot_unit_4(a, b, c, d, unit, part, x, s, products, t):
+    """One strip, four tokens; s, t: bytes from token to token of codes and products."""
+    codes = strip(unit, part)[0]
+    a = dot_strip(a, codes, x, products)
+    b = dot_strip(b, codes, x + s, products + t)
+    c = dot_strip(c, codes, x + 2 * s, products + 2 * t)
+    d = dot_strip(d, codes, x + 3 * s, products + 3 * t)
+    return a, b, c, d
 
 
 @njit
-def row_four_tokens(op, unit, units, tail, scratch, token, row):
-    """One row for tokens token..token+3."""
-    s, t, u = op.x_stride, op.x_stride // 8, op.x_stride
+def row_codes_4(row, units, tail, tail_unit, x, s, products, t):
+    """Sums of a row for four tokens."""
     a, b, c, d = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
-    e, f, g, h = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
-    x, x_scales, x_sums = op.x + token * s, op.x_scales + token * t, op.x_sums + token * u
+    step = 4 * (64 // GROUP)
     for i in range(units + (1 if tail else 0)):
-        if i == units:
-            copy_tail(unit, tail, scratch)
-            unit = scratch
-        a, b, c, d, e, f, g, h = four_tokens(a, b, c, d, e, f, g, h, unit, 0, x, x_scales, x_sums, s, t, u)
+        unit = row + i * UNIT_BYTES if i < units else tail_unit
+        prefetch(unit + AHEAD)
+        a, b, c, d = dot_unit_4(a, b, c, d, unit, 0, x, s, products, t)
         if PARTS > 1:
-            a, b, c, d, e, f, g, h = four_tokens(a, b, c, d, e, f, g, h, unit, 1, x + 64, x_scales + 8, x_sums + 64, s, t, u)
-            a, b, c, d, e, f, g, h = four_tokens(a, b, c, d, e, f, g, h, unit, 2, x + 128, x_scales + 16, x_sums + 128, s, t, u)
-            a, b, c, d, e, f, g, h = four_tokens(a, b, c, d, e, f, g, h, unit, 3, x + 192, x_scales + 24, x_sums + 192, s, t, u)
-        unit += UNIT_BYTES
+            a, b, c, d = dot_unit_4(a, b, c, d, unit, 1, x + 64, s, products + step, t)
+            a, b, c, d = dot_unit_4(a, b, c, d, unit, 2, x + 128, s, products + 2 * step, t)
+            a, b, c, d = dot_unit_4(a, b, c, d, unit, 3, x + 192, s, products + 3 * step, t)
         x += UNIT_WEIGHTS
-        x_scales += UNIT_WEIGHTS // 8
-        x_sums += UNIT_WEIGHTS
-    put(op, token, row, total(a, e))
-    put(op, token + 1, row, total(b, f))
-    put(op, token + 2, row, total(c, g))
-    put(op, token + 3, row, total(d, h))
+        products += step * PARTS
+    return sum_lanes(a), sum_lanes(b), sum_lanes(c), sum_lanes(d)
 
 
 @op_kernel("matmul", name="matmul_few", variants="format")
 def matmul_few(op, batch, rank, size):
     units = op.row_bytes // UNIT_BYTES
     tail = op.row_bytes - units * UNIT_BYTES
-    scratch = op.scratch + rank * op.scratch_bytes
+    tail_unit = op.scratch + rank * op.scratch_bytes
+    products = tail_unit + 1024
     tokens = batch.n_logit_rows if op.per_logit_row else batch.n_tokens
-    whole = tokens // 4 * 4
+    groups = op.x_stride // GROUP + 16  # of products from token to token; vector stores may run over a row's end
     while True:
         first, end = claim(op.counter, op.rows, size)
         if first >= op.rows:
             break
-        for row in range(first, end):
-            start = op.weights + row * op.row_bytes
-            for token in range(0, whole, 4):
-                row_four_tokens(op, start, units, tail, scratch, token, row)
-            for token in range(whole, tokens):
-                unit = start
-                acc, rest = zero_f32x16(), zero_f32x16()
+        for r in range(first, end):
+            row = op.weights + r * op.row_bytes
+            if tail:
+                copy_tail(row + units * UNIT_BYTES, tail, tail_unit)
+            token = 0
+            while token < tokens:
+                count = min(4, tokens - token)
+                a, b, c, d = scales_of_tokens(op, row, units, tail, tail_unit, products, groups, token, count)
                 x = op.x + token * op.x_stride
-                x_scales, x_sums = op.x_scales + token * (op.x_stride // 8), op.x_sums + token * op.x_stride
-                for i in range(units + (1 if tail else 0)):
-                    if i == units:
-                        copy_tail(unit, tail, scratch)
-                        unit = scratch
-                    acc, rest = unit_one(acc, rest, unit, x, x_scales, x_sums)
-                    unit += UNIT_BYTES
-                    x += UNIT_WEIGHTS
-                    x_scales += UNIT_WEIGHTS // 8
-                    x_sums += UNIT_WEIGHTS
-                put(op, token, row, total(acc, rest))
+                if count == 4:
+                    e, f, g, h = row_codes_4(row, units, tail, tail_unit, x, op.x_stride, products, 4 * groups)
+                    put(op, token, r, a + e)
+                    put(op, token + 1, r, b + f)
+                    put(op, token + 2, r, c + g)
+                    put(op, token + 3, r, d + h)
+                else:
+                    put(op, token, r, a + row_codes(row, units, tail, tail_unit, x, products))
+                    if count > 1:
+                        put(op, token + 1, r, b + row_codes(row, units, tail, tail_unit, x + op.x_stride, products + 4 * groups))
+                    if count > 2:
+                        put(op, token + 2, r, c + row_codes(row, units, tail, tail_unit, x + 2 * op.x_stride, products + 8 * groups))
+                token += count
 
+
+@njit
+def scales_of_tokens(op, row, units, tail, tail_unit, products, groups, token, count):
+    """First pass of a row for up to four tokens: products of each, and their rests."""
+    a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    for i in range(count):
+        t = token + i
+        g = op.x_stride // 32
+        x_scales, x_sums, x_sums16 = op.x_scales + 4 * t * g, op.x_sums + 4 * t * g, op.x_sums16 + 8 * t * g
+        rest = row_scales(row, units, tail, tail_unit, products + 4 * groups * i, x_scales, x_sums, x_sums16)
+        if i == 0:
+            a = rest
+        elif i == 1:
+            b = rest
+        elif i == 2:
+            c = rest
+        else:
+            d = rest
+    return a, b, c, d

@@ -23,7 +23,6 @@ from .simd import (
     splat_f32x16,
     splat_u8x64,
     store_f32,
-    store_f32x16,
     store_u8x64,
     sum_quarters,
     to_f32,
@@ -35,7 +34,7 @@ from .simd import (
 
 @njit
 def quantize_64(low, second, third, high, codes, scales, sums, sums16):
-    """Four f32x16 (64 values) -> 64 codes, 2 scales, 16 sums, 4 sums of 16, each at its address."""
+    """Four f32x16 (64 values) -> 64 codes, 2 scales, 2 sums, 4 sums of 16, each at its address."""
     first_scale = max_lanes(maximum(absolute(low), absolute(second))) * np.float32(1 / 127)
     second_scale = max_lanes(maximum(absolute(third), absolute(high))) * np.float32(1 / 127)
     inverse = np.float32(1) / first_scale if first_scale > np.float32(1e-30) else np.float32(0)
@@ -49,16 +48,20 @@ def quantize_64(low, second, third, high, codes, scales, sums, sums16):
     store_f32(scales, first_scale)
     store_f32(scales + 4, second_scale)
     total = mul(to_f32(dot4_i8i8(zero_i32x16(), splat_u8x64(1), bytes_)), halves(first_scale, second_scale))
-    store_f32x16(sums, total)
-    for i in range(4):
-        store_f32(sums16 + 4 * i, sum_quarters(total, i))
+    a, b, c, d = sum_quarters(total, 0), sum_quarters(total, 1), sum_quarters(total, 2), sum_quarters(total, 3)
+    store_f32(sums, a + b)
+    store_f32(sums + 4, c + d)
+    store_f32(sums16, a)
+    store_f32(sums16 + 4, b)
+    store_f32(sums16 + 8, c)
+    store_f32(sums16 + 12, d)
 
 
 @njit
 def quantize_row(x, columns, row, q, q_scales, q_sums, q_sums16, q_stride):
     """Quantize the f32 row at address x into row `row` of the four arrays. x is read in vectors of 16; beyond its padding zeros are written."""
     codes, scales = q + q_stride * row, q_scales + 4 * (q_stride // 32) * row
-    sums, sums16 = q_sums + 4 * (q_stride // 4) * row, q_sums16 + 4 * (q_stride // 16) * row
+    sums, sums16 = q_sums + 4 * (q_stride // 32) * row, q_sums16 + 4 * (q_stride // 16) * row
     quantize_span(x, 0, columns, columns, codes, scales, sums, sums16)
 
 
@@ -70,7 +73,7 @@ def quantize_span(x, start, stop, columns, codes, scales, sums, sums16):
         b = load_f32x16(x + 4 * i + 64) if i + 16 < columns else zero_f32x16()
         c = load_f32x16(x + 4 * i + 128) if i + 32 < columns else zero_f32x16()
         d = load_f32x16(x + 4 * i + 192) if i + 48 < columns else zero_f32x16()
-        quantize_64(a, b, c, d, codes + i, scales + i // 8, sums + i, sums16 + i // 4)
+        quantize_64(a, b, c, d, codes + i, scales + i // 8, sums + i // 8, sums16 + i // 4)
 
 
 @op_kernel("quantize")
@@ -88,6 +91,6 @@ def quantize(op, batch, rank, size):
             op.columns,
             op.q + op.q_stride * row,
             op.q_scales + 4 * (op.q_stride // 32) * row,
-            op.q_sums + 4 * (op.q_stride // 4) * row,
+            op.q_sums + 4 * (op.q_stride // 32) * row,
             op.q_sums16 + 4 * (op.q_stride // 16) * row,
         )

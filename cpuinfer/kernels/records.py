@@ -5,7 +5,7 @@ Row-major buffers have a stride in elements, a multiple of 16 (f32) or 64 (Q8); 
 write whole vectors.
 
 Q8 activations of T rows and C columns (C rounded up to 64) are four arrays: codes i8[T, C]; scales f32[T, C/32], value = scale * code; sums
-f32[T, C/4] = scale * sum of 4 codes; sums16 f32[T, C/16] = scale * sum of 16 codes.
+f32[T, C/32] = scale * sum of 32 codes; sums16 f32[T, C/16] = scale * sum of 16 codes.
 """
 
 from __future__ import annotations

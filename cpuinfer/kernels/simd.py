@@ -15,7 +15,7 @@ from numba.extending import intrinsic, register_jitable
 from . import isa as _isa
 from .isa.generic import call as _call
 from .isa.generic import splat as _constant_splat
-from .vectors import Address, Vector, f32, f32x16, i8, i16, i16x16, i16x32, i32, i32x16, i64, u8x16, u8x32, u8x64
+from .vectors import Address, Vector, f32, f32x8, f32x16, i8, i16, i16x16, i16x32, i32, i32x16, i64, u8x16, u8x32, u8x64
 
 INTEGER, REAL = types.int64, types.float32
 
@@ -65,7 +65,7 @@ def _half_scalar(builder, bits):
 
 
 load_u8x16, load_u8x32, load_u8x64 = (_loader(v, v.ir) for v in (u8x16, u8x32, u8x64))
-load_i16x16, load_i16x32, load_i32x16, load_f32x16 = (_loader(v, v.ir) for v in (i16x16, i16x32, i32x16, f32x16))
+load_i16x16, load_i16x32, load_i32x16, load_f32x8, load_f32x16 = (_loader(v, v.ir) for v in (i16x16, i16x32, i32x16, f32x8, f32x16))
 load_f16x16 = _loader(f32x16, i16x16.ir, lambda b, v: _current().f16_to_f32(b, v))  # 16 halves -> f32x16
 load_bf16x16 = _loader(f32x16, i16x16.ir, _bf16_to_f32)
 load_u8, load_u16, load_u32 = (_loader(INTEGER, t, _zext) for t in (i8, i16, i32))
@@ -89,7 +89,7 @@ def _storer(frontend, element, convert=lambda builder, value: value):
 
 
 store_u8x16, store_u8x32, store_u8x64 = (_storer(v, v.ir) for v in (u8x16, u8x32, u8x64))
-store_i16x16, store_i32x16, store_f32x16 = (_storer(v, v.ir) for v in (i16x16, i32x16, f32x16))
+store_i16x16, store_i32x16, store_f32x8, store_f32x16 = (_storer(v, v.ir) for v in (i16x16, i32x16, f32x8, f32x16))
 store_f16x16 = _storer(f32x16, i16x16.ir, lambda b, v: _current().f32_to_f16(b, v))  # f32x16 -> 16 halves
 store_f32 = _storer(REAL, f32)
 store_i64 = _storer(INTEGER, i64)
@@ -105,6 +105,44 @@ def prefetch(typingctx, address):
         return c.get_dummy_value()
 
     return types.void(Address), codegen
+
+
+# ---- strided fields of eight blocks ---------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def gather_f16(typingctx, address, stride):
+    """The half at `address` and seven more, `stride` bytes apart -> f32x8."""
+
+    def codegen(c, b, s, a):
+        bits = ir.Constant(ir.VectorType(i16, 8), [0] * 8)
+        for k in range(8):
+            half = _load(b, b.add(a[0], b.mul(a[1], ir.Constant(i64, k))), i16)
+            bits = b.insert_element(bits, half, ir.Constant(i32, k))
+        return _current().f16_to_f32(b, bits)
+
+    return f32x8(Address, INTEGER), codegen
+
+
+@intrinsic
+def gather_f16_pairs(typingctx, address, stride):
+    """Two neighbouring halves at `address` and seven more such pairs, `stride` bytes apart -> (f32x8 of the first, f32x8 of the second)."""
+
+    def codegen(c, b, s, a):
+        # In this order two in-lane shuffles separate the pairs (AVX2's shuffles work within 128 bits).
+        quads = []
+        for order in ((0, 1, 4, 5), (2, 3, 6, 7)):
+            bits = ir.Constant(ir.VectorType(i32, 4), [0] * 4)
+            for lane_index, k in enumerate(order):
+                pair = _load(b, b.add(a[0], b.mul(a[1], ir.Constant(i64, k))), i32)
+                bits = b.insert_element(bits, pair, ir.Constant(i32, lane_index))
+            quads.append(_current().f16_to_f32(b, b.bitcast(bits, ir.VectorType(i16, 8))))
+        index = ir.VectorType(i32, 8)
+        first = b.shuffle_vector(*quads, ir.Constant(index, [0, 2, 8, 10, 4, 6, 12, 14]))
+        second = b.shuffle_vector(*quads, ir.Constant(index, [1, 3, 9, 11, 5, 7, 13, 15]))
+        return c.make_tuple(b, s.return_type, [first, second])
+
+    return types.UniTuple(f32x8, 2)(Address, INTEGER), codegen
 
 
 # ---- making vectors --------------------------------------------------------------------------------------------------------------------
@@ -128,8 +166,8 @@ def _splatter(vector):
     return splat
 
 
-splat_u8x16, splat_u8x32, splat_u8x64, splat_i16x32, splat_i32x16, splat_f32x16 = (
-    _splatter(v) for v in (u8x16, u8x32, u8x64, i16x32, i32x16, f32x16)
+splat_u8x16, splat_u8x32, splat_u8x64, splat_i16x32, splat_i32x16, splat_f32x8, splat_f32x16 = (
+    _splatter(v) for v in (u8x16, u8x32, u8x64, i16x32, i32x16, f32x8, f32x16)
 )
 
 
@@ -158,7 +196,7 @@ def constant(vector: Vector, values):
     return make
 
 
-zero_u8x64, zero_i32x16, zero_f32x16 = (constant(v, [0] * v.lanes) for v in (u8x64, i32x16, f32x16))
+zero_u8x64, zero_i32x16, zero_f32x8, zero_f32x16 = (constant(v, [0] * v.lanes) for v in (u8x64, i32x16, f32x8, f32x16))
 
 
 def _spread(parts):
@@ -206,6 +244,7 @@ def shuffle(source: Vector, result: Vector, order, operands: int = 1):
     return permute_two
 
 
+each_twice = shuffle(f32x8, f32x16, [i // 2 for i in range(16)])
 join_u8x16 = shuffle(u8x16, u8x32, range(32), operands=2)
 join_u8x32 = shuffle(u8x32, u8x64, range(64), operands=2)
 twice_u8x16, twice_u8x32 = shuffle(u8x16, u8x32, [*range(16)] * 2), shuffle(u8x32, u8x64, [*range(32)] * 2)
@@ -281,7 +320,9 @@ maximum, minimum = _minmax("max"), _minmax("min")  # signed for integers; the se
 @intrinsic
 def fma(typingctx, x, y, z):
     """x * y + z, rounded once."""
-    return f32x16(f32x16, f32x16, f32x16), lambda c, b, s, a: _call(b, "llvm.fma.v16f32", f32x16.ir, list(a))
+    if x not in (f32x8, f32x16) or not x == y == z:
+        return None
+    return x(x, x, x), lambda c, b, s, a: _call(b, f"llvm.fma.v{x.lanes}f32", x.ir, list(a))
 
 
 @intrinsic
@@ -361,12 +402,14 @@ select_less, select_equal = _less("<"), _less("==")  # lane by lane: x < y (or =
 
 @intrinsic
 def sum_lanes(typingctx, x):
-    """Sum of the lanes of f32x16, pairwise (halves are added, then quarters, ...)."""
+    """Sum of the lanes of f32x16 or f32x8, pairwise (halves are added, then quarters, ...)."""
+    if x not in (f32x8, f32x16):
+        return None
 
     def codegen(c, b, s, a):
-        return _reduce(b, "llvm.vector.reduce.fadd.v16f32", [ir.Constant(f32, 0.0), a[0]], "reassoc")
+        return _reduce(b, f"llvm.vector.reduce.fadd.v{x.lanes}f32", [ir.Constant(f32, 0.0), a[0]], "reassoc")
 
-    return REAL(f32x16), codegen
+    return REAL(x), codegen
 
 
 def _reduce(builder, name, arguments, flag):
@@ -396,7 +439,7 @@ def max_lanes(typingctx, x):
 
 @intrinsic(prefer_literal=True)
 def lane(typingctx, x, index):
-    """Lane `index` of f32x16 or i32x16 as a scalar."""
+    """Lane `index` of a vector as a scalar (integers with sign)."""
     if not isinstance(x, Vector):
         return None
 

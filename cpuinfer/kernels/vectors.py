@@ -42,6 +42,7 @@ u8x64 = Vector("u8x64", i8, 64, types.int64)
 i16x16 = Vector("i16x16", i16, 16, types.int64)
 i16x32 = Vector("i16x32", i16, 32, types.int64)
 i32x16 = Vector("i32x16", i32, 16, types.int64)
+f32x8 = Vector("f32x8", f32, 8, types.float32)
 f32x16 = Vector("f32x16", f32, 16, types.float32)
 
 

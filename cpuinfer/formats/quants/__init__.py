@@ -9,6 +9,14 @@ groups of 16 or 32 weights. Kernels see 64 weights at a time, a strip:
             return codes, scale, minimum  # u8x64 in the order of the weights, f32x16, f32x16: lane i belongs to weights 4i..4i+3
         return strip
 
+Optional, for the vector driver, which spends much of its time on scales: the scales of the next 256 weights at once,
+
+    @Q4_1.scales
+    def build_scales(simd):
+        def scales(address):              # of one block of 256 weights, or of eight blocks of 32
+            return scale, minimum         # f32x8 where group is 32, f32x16 where it is 16
+        return scales
+
 A unit is one block, or two where a block has 32 weights; its strips are parts 0..PARTS-1. A strip reads only inside its unit: beyond may lie the end of the file. A format without a
 minimum returns simd.zero_f32x16() for it. Float types (activations "f32") have strips of 16 weights: `strip(address, 0) -> f32x16`.
 """
@@ -45,6 +53,7 @@ class Format:
         self.unit_bytes = self.block_bytes * self.unit_weights // weights
         self._reference: Callable[[np.ndarray], np.ndarray] | None = None
         self._build: Callable | None = None
+        self._build_scales: Callable | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -57,6 +66,11 @@ class Format:
     def kernel(self, build: Callable):
         """Decorator of `build(simd) -> strip`."""
         self._build = build
+        return build
+
+    def scales(self, build: Callable):
+        """Decorator of `build_scales(simd) -> scales`."""
+        self._build_scales = build
         return build
 
     def dequantize(self, rows: np.ndarray) -> np.ndarray:
@@ -72,8 +86,11 @@ class Format:
         from ...kernels import simd
 
         assert self._build is not None
+        strip = njit(self._build(simd))
         return {
-            "strip": njit(self._build(simd)),
+            "strip": strip,
+            "scales_of_256": njit(self._build_scales(simd)) if self._build_scales else strip,
+            "HAS_SCALES": self._build_scales is not None,
             "UNIT_WEIGHTS": self.unit_weights,
             "UNIT_BYTES": self.unit_bytes,
             "BLOCK_WEIGHTS": self.weights,

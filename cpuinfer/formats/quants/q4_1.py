@@ -25,3 +25,11 @@ def build(simd):
         return codes, scale, minimum
 
     return strip
+
+
+@Q4_1.scales
+def build_scales(simd):
+    def scales(address):
+        return simd.gather_f16_pairs(address, 20)
+
+    return scales
