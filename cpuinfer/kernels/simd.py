@@ -225,6 +225,25 @@ def quarters(typingctx, first, second, third, fourth):
     return f32x16(REAL, REAL, REAL, REAL), lambda c, b, s, a: _spread(4)(b, a)
 
 
+@intrinsic
+def bytes_of(typingctx, low, high):
+    """u8x16: the bytes of two integers, lowest first."""
+
+    def codegen(c, b, s, a):
+        pair = ir.Constant(ir.VectorType(i64, 2), ir.Undefined)
+        for i in range(2):
+            pair = b.insert_element(pair, a[i], ir.Constant(i32, i))
+        return b.bitcast(pair, u8x16.ir)
+
+    return u8x16(INTEGER, INTEGER), codegen
+
+
+@intrinsic
+def mask_of_bits(typingctx, bits):
+    """u8x64: 255 in the lanes whose bit of the integer is set, else 0."""
+    return u8x64(INTEGER), lambda c, b, s, a: b.sext(b.bitcast(a[0], ir.VectorType(ir.IntType(1), 64)), u8x64.ir)
+
+
 def shuffle(source: Vector, result: Vector, order, operands: int = 1):
     """An operation of one or two `source` vectors: lane i of the result is lane order[i] of the (concatenated) operands."""
     assert len(order) == result.lanes and max(order) < operands * source.lanes and source.element == result.element
@@ -245,6 +264,7 @@ def shuffle(source: Vector, result: Vector, order, operands: int = 1):
 
 
 each_twice = shuffle(f32x8, f32x16, [i // 2 for i in range(16)])
+low_f32x8, high_f32x8 = shuffle(f32x16, f32x8, range(8)), shuffle(f32x16, f32x8, range(8, 16))
 join_u8x16 = shuffle(u8x16, u8x32, range(32), operands=2)
 join_u8x32 = shuffle(u8x32, u8x64, range(64), operands=2)
 twice_u8x16, twice_u8x32 = shuffle(u8x16, u8x32, [*range(16)] * 2), shuffle(u8x32, u8x64, [*range(32)] * 2)
@@ -448,6 +468,13 @@ def lane(typingctx, x, index):
         return value if x.is_float else b.sext(value, i64)
 
     return x.scalar(x, index), codegen
+
+
+@register_jitable
+def quarter_of(x, quarter):
+    """f32x16: lane 4 * quarter of x four times, then the three lanes after it likewise."""
+    first = 4 * quarter
+    return quarters(lane(x, first), lane(x, first + 1), lane(x, first + 2), lane(x, first + 3))
 
 
 # ---- where ISAs differ -----------------------------------------------------------------------------------------------------------------

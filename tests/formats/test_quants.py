@@ -1,0 +1,111 @@
+"""Quantized formats: their numpy definitions against the gguf package, bit for bit, and the table of formats."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gguf
+import numpy as np
+import pytest
+
+from cpuinfer.errors import UnsupportedModel
+from cpuinfer.formats import quants
+from cpuinfer.formats.types import GGML_TYPES
+
+FORMATS = list(quants.all().values())
+each_format = pytest.mark.parametrize("fmt", FORMATS, ids=str)
+
+
+def gguf_type(fmt):
+    return gguf.GGMLQuantizationType[fmt.name]
+
+
+def random_blocks(fmt, count, seed=0):
+    """Structured blocks [count] of random bytes whose halves and floats are random finite numbers of both signs."""
+    generator = np.random.default_rng(seed)
+    blocks = generator.integers(0, 256, (count, fmt.block_bytes), np.uint8).view(fmt.dtype).reshape(count)
+    for name in fmt.dtype.names:
+        if fmt.dtype[name].kind == "f":
+            blocks[name] = generator.normal(0, 0.3, count)
+        if fmt.name == "BF16":
+            blocks[name] = generator.normal(0, 0.3, count).astype(np.float32).view(np.uint32) >> 16
+    return blocks
+
+
+# ---- definitions -----------------------------------------------------------------------------------------------------------------------
+
+
+def gguf_implements(fmt):
+    try:
+        gguf.quants.dequantize(random_blocks(fmt, 1).view(np.uint8), gguf_type(fmt))
+    except NotImplementedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("fmt", [f for f in FORMATS if gguf_implements(f)], ids=str)
+def test_the_definition_equals_the_gguf_package_bit_for_bit(fmt):
+    rows = random_blocks(fmt, 7 * 96).view(np.uint8).reshape(7, -1)
+    expected = gguf.quants.dequantize(rows, gguf_type(fmt))
+    result = fmt.dequantize(rows)
+    assert result.dtype == np.float32 and result.shape == (7, 96 * fmt.weights)
+    np.testing.assert_array_equal(result, expected)
+
+
+def quantizable():
+    for fmt in FORMATS:
+        try:
+            gguf.quants.quantize(np.ones((1, 256), np.float32), gguf_type(fmt))
+        except NotImplementedError:
+            continue
+        yield fmt
+
+
+# Largest error of a quantizer over values in -1..1, by its bits and its way of rounding.
+ERRORS = {"F32": 0, "F16": 3e-4, "BF16": 2e-3, "Q8_0": 5e-3, "Q5_0": 0.07, "Q5_1": 0.04, "Q4_0": 0.13, "Q4_1": 0.07}
+
+
+@pytest.mark.parametrize("fmt", list(quantizable()), ids=str)
+def test_what_the_gguf_package_quantized_is_read_back(fmt):
+    values = np.random.default_rng(3).uniform(-1, 1, (3, 512)).astype(np.float32)
+    rows = gguf.quants.quantize(values, gguf_type(fmt)).view(np.uint8)
+    np.testing.assert_array_equal(fmt.dequantize(rows), gguf.quants.dequantize(rows, gguf_type(fmt)).reshape(3, 512))
+    assert np.abs(fmt.dequantize(rows) - values).max() <= ERRORS.get(fmt.name, 0.51)
+
+
+@each_format
+def test_a_block_of_zero_bytes_is_zero_weights(fmt):
+    """The drivers pad a row's last unit with zero bytes."""
+    np.testing.assert_array_equal(fmt.dequantize(np.zeros(fmt.block_bytes, np.uint8)), np.zeros(fmt.weights, np.float32))
+
+
+def test_a_leading_shape_is_kept():
+    rows = random_blocks(quants.get("Q4_K"), 12).view(np.uint8).reshape(2, 3, -1)
+    assert quants.get("Q4_K").dequantize(rows).shape == (2, 3, 512)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------------------------
+
+
+@each_format
+def test_block_sizes_are_those_of_the_type(fmt):
+    known = {t.name: (t.block_weights, t.block_bytes) for t in GGML_TYPES.values()}
+    assert known[fmt.name] == (fmt.weights, fmt.block_bytes)
+    assert fmt.unit_bytes * fmt.weights == fmt.block_bytes * fmt.unit_weights
+    assert fmt.unit_weights in (16, 64, 256)  # what the drivers unroll
+    assert fmt.group in (16, 32) and fmt.zero >= 0
+
+
+def test_every_type_that_common_files_use_is_here():
+    assert set(quants.all()) >= {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"}
+
+
+def test_an_unknown_type_is_refused_with_the_list_of_known_ones():
+    with pytest.raises(UnsupportedModel, match=r"IQ1_M is not supported; supported: BF16, .*Q4_K"):
+        quants.get("IQ1_M")
+
+
+def test_formats_load_without_numba():
+    code = "import sys; from cpuinfer.formats import quants; quants.all(); assert not {'numba', 'llvmlite', 'gguf'} & set(sys.modules), 'loaded'"
+    subprocess.run([sys.executable, "-c", code], check=True)
