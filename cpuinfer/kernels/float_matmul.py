@@ -124,5 +124,5 @@ def matmul_many(op, batch, rank, size):
                 w += 16 * WIDE
                 x += 16
             tile_store(acc, stored)
-            put_tile(op, stored, row, rows, begin, token - begin)
+            put_tile(op, stored, row, rows, begin, token - begin, TOKENS)
             token += TOKENS

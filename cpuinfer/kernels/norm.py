@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numba import njit
 
-from .quantize import quantize_row
+from .quantize import quantize_span
 from .registry import op_kernel
 from .simd import add, fma, load_f32, load_f32x16, load_i32, mul, splat_f32x16, store_f32, store_f32x16, sub, sum_lanes, zero_f32x16
 
@@ -55,7 +55,7 @@ def norm(op, batch, rank, size):
         residual = op.residual + 4 * op.residual_stride * row if op.residual else 0
         normalize(x, y, op.columns, mean, scale, op.weight, op.bias, residual)
         if op.q:
-            quantize_row(y, op.columns, row, op.q, op.q_scales, op.q_sums, op.q_sums16, op.q_stride)
+            quantize_span(y, 0, op.columns, op.columns, row, rows, op.q, op.q_scales, op.q_sums, op.q_sums16, op.q_stride)
 
 
 @njit

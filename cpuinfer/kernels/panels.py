@@ -98,9 +98,9 @@ def copy_tail(source, count, scratch):
 
 
 @njit
-def put_tile(op, tile, row, rows, token, skip):
-    """Store a computed tile (f32[TOKENS, WIDE] at `tile`) for tokens token+skip.. and rows row..row+rows-1."""
-    for i in range(skip, TOKENS):
+def put_tile(op, tile, row, rows, token, start, stop):
+    """Store a computed tile (f32[TOKENS, WIDE] at `tile`) for tokens token+start..token+stop-1 and rows row..row+rows-1."""
+    for i in range(start, stop):
         source = tile + 4 * WIDE * i
         y = op.y + 4 * (op.y_stride * (token + i) + row)
         if rows == WIDE:
@@ -146,27 +146,20 @@ def matmul_many(op, batch, rank, size):
             rows = min(WIDE, op.rows - row)
             start = op.weights + row * op.row_bytes
             unpack_tile(start, op.row_bytes, rows, units, tail, scratch, panel + n * tile_bytes, scales + n * scale_bytes, minimums + n * scale_bytes)
-        token = 0
-        while token < tokens:
-            # The last tile of tokens overlaps its neighbour rather than run short; what was stored already is skipped.
-            begin = min(token, tokens - TOKENS)
+        for token in range(0, tokens, TOKENS):
             for tile in range(first, end):
                 n, row = tile - first, tile * WIDE
-                x, x_scales = op.x + begin * op.x_stride, op.x_scales + begin * (op.x_stride // 8)
-                x_sums = op.x_sums16 + begin * (op.x_stride // 4)
+                x, x_scales = op.x + token * op.x_stride, op.x_scales + token * (op.x_stride // 8)
+                x_sums = op.x_sums16 + token * (op.x_stride // 4) if GROUP == 16 else op.x_sums + token * (op.x_stride // 8)
                 w, s, m = panel + n * tile_bytes, scales + n * scale_bytes, minimums + n * scale_bytes
                 acc = tile_zero()
                 for g in range(groups):
-                    x_scale = x_scales + (g * GROUP // 32) * 4
-                    acc = tile_group(
-                        acc, w, s, m, x, op.x_stride, x_scale, op.x_stride // 8, x_sums, op.x_stride // 4, GROUP, ZERO, HAS_MINIMUM, LARGEST_CODE
-                    )
+                    x_scale = x_scales + g * GROUP // 32 * 4 * TOKENS
+                    acc = tile_group(acc, w, s, m, x, x_scale, x_sums, GROUP, ZERO, HAS_MINIMUM, LARGEST_CODE)
                     w += GROUP * WIDE
                     s += 4 * WIDE
                     m += 4 * WIDE
-                    x += GROUP
-                    x_sums += GROUP // 4
+                    x += GROUP * TOKENS
+                    x_sums += 4 * TOKENS
                 tile_store(acc, stored)
-                put_tile(op, stored, row, min(WIDE, op.rows - row), begin, token - begin)
-            token += TOKENS
-
+                put_tile(op, stored, row, min(WIDE, op.rows - row), token, 0, min(TOKENS, tokens - token))

@@ -5,7 +5,9 @@ Row-major buffers have a stride in elements, a multiple of 16 (f32) or 64 (Q8); 
 write whole vectors.
 
 Q8 activations of T rows and C columns (C rounded up to 64) are four arrays: codes i8[T, C]; scales f32[T, C/32], value = scale * code; sums
-f32[T, C/32] = scale * sum of 32 codes; sums16 f32[T, C/16] = scale * sum of 16 codes.
+f32[T, C/32] = scale * sum of 32 codes; sums16 f32[T, C/16] = scale * sum of 16 codes. More than FEW rows are stored in tiles of `tiles.TOKENS` rows,
+so that a register tile reads them in order: codes i8[tile, C/4, TOKENS, 4], scales f32[tile, C/32, TOKENS], sums and sums16 likewise. Only
+kernels/quantize.py writes Q8 activations and only the matrix products read them. Every row array has room for 8 rows more than it needs.
 """
 
 from __future__ import annotations

@@ -64,42 +64,33 @@ def tile_zero(typingctx):
 
 
 @intrinsic(prefer_literal=True)
-def tile_group(
-    typingctx, tile, codes, scales, minimums, x, x_stride, x_scales, scales_stride, x_sums, sums_stride, group, zero, has_minimum, largest_code
-):
+def tile_group(typingctx, tile, codes, scales, minimums, x, x_scales, x_sums, group, zero, has_minimum, largest_code):
     """Add one group of 16 or 32 columns to a tile of Q8 activations.
 
-    codes, scales, minimums: the panel's addresses at this group. x, x_scales, x_sums: addresses of the first token's codes, scale and sums of 16 at this group; the strides are in
-    bytes from token to token. The last four arguments are literals of the format.
+    codes, scales, minimums: the panel's addresses at this group. x, x_scales, x_sums: addresses of the activations' tile at this group: i8[group/4, TOKENS, 4],
+    f32[TOKENS], f32[TOKENS] (sums over the group). The last four arguments are literals of the format.
     """
     columns, minus = group.literal_value, -float(zero.literal_value)
     affine, largest = has_minimum.literal_value, largest_code.literal_value
-    signature = tile_type(tile_type, *[Address] * 9, group, zero, has_minimum, largest_code)
+    signature = tile_type(tile_type, *[Address] * 6, group, zero, has_minimum, largest_code)
 
     def codegen(context, b, _, a):
         sums = [b.extract_value(a[0], i) for i in range(TILES * TOKENS)]
         current = _isa.get(_isa.current())
         dots = [current.dot_steps(b, largest) for _ in sums]
-        tokens = [b.add(a[4], _times(b, a[5], i)) for i in range(TOKENS)]
         for k in range(columns // 4):
             weights = [_load(b, a[1], u8x64.ir, 64 * (k * TILES + r)) for r in range(TILES)]
             for i in range(TOKENS):
-                four = b.bitcast(_broadcast(b, _load(b, tokens[i], i32, 4 * k), 16), u8x64.ir)
+                four = b.bitcast(_broadcast(b, _load(b, a[4], i32, 4 * (k * TOKENS + i)), 16), u8x64.ir)
                 for r in range(TILES):
                     dots[r * TOKENS + i].step(weights[r], four)
         row_scales = [_load(b, a[2], f32x16.ir, 64 * r) for r in range(TILES)]
         row_minimums = [_load(b, a[3], f32x16.ir, 64 * r) for r in range(TILES)] if affine else None
         for i in range(TOKENS):
-            scale = _broadcast(b, _load(b, b.add(a[6], _times(b, a[7], i)), f32), 16)
+            scale = _broadcast(b, _load(b, a[5], f32, 4 * i), 16)
             if affine or minus:
-                address = b.add(a[8], _times(b, a[9], i))
-                total = _load(b, address, f32)
-                if columns == 32:
-                    total = b.fadd(total, _load(b, address, f32, 4))
-            if minus:
-                total = b.fmul(total, ir.Constant(f32, minus))
-            if affine or minus:
-                total = _broadcast(b, total, 16)
+                total = _load(b, a[6], f32, 4 * i)
+                total = _broadcast(b, b.fmul(total, ir.Constant(f32, minus)) if minus else total, 16)
             for r in range(TILES):
                 n = r * TOKENS + i
                 dot = b.sitofp(dots[n].total(), f32x16.ir)

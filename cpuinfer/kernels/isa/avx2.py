@@ -17,7 +17,7 @@ class AVX2(Generic):
     name = "avx2"
     required = frozenset({"avx2", "fma", "f16c"})
     cpu = "haswell"
-    tiles, tokens = 1, 6
+    tiles, tokens = 1, 4
 
     def pairs_u7i8(self, builder, codes, x) -> list:
         """codes[2i] * x[2i] + codes[2i+1] * x[2i+1] as two i16x16."""
@@ -63,6 +63,11 @@ def move_sign(builder, codes, x):
     return join(builder, [p[0] for p in parts]), join(builder, [p[1] for p in parts])
 
 
+def pin(builder, value):
+    """The same value, computed here: an empty asm statement keeps LLVM from turning chains of additions into trees, which would need twice the registers and spill."""
+    return builder.asm(ir.FunctionType(value.type, [value.type]), "", "=x,0", [value], True)
+
+
 class SixteenBitSteps(DotSteps):
     """Pair sums stay in 16 bits for as many steps as cannot overflow: 32767 // (2 * 127 * largest code)."""
 
@@ -78,7 +83,7 @@ class SixteenBitSteps(DotSteps):
         if self.pairs is None:
             self.pairs = pairs
         else:
-            self.pairs = [self.builder.add(p, q) for p, q in zip(self.pairs, pairs)]
+            self.pairs = [pin(self.builder, self.builder.add(p, q)) for p, q in zip(self.pairs, pairs)]
         self.held += 1
         if self.held == self.room:
             self._flush()
