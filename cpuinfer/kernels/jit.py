@@ -205,6 +205,7 @@ def _compile(folder: Path, keys: list[Key], on_progress: Progress | None) -> Non
         "NUMBA_CPU_FEATURES": features,
         "CPUINFER_ISA": isa.current(),
         "NUMBA_DISABLE_JIT": "0",
+        "NUMBA_OPT": "0",  # the worker optimizes each kernel once, after numba
         "PYTHONPATH": os.pathsep.join(p for p in (str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")) if p),
     }
     # The forced baseline has no feature string; an empty variable would make numba add the host's features.

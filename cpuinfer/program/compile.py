@@ -5,6 +5,7 @@ Run by kernels.jit. It lives here because a kernel's format comes from formats.q
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -49,11 +50,26 @@ def _self_contained(key: jit.Key):
             f.name = jit.SYMBOL
         elif not f.is_declaration:
             f.linkage = "internal"
-    machine = library.codegen._tm
+    machine = _target_machine()
+    # Kernels say themselves what is a vector; LLVM's own vectorizers would only cost time.
     options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return machine, module
+
+
+@functools.cache
+def _target_machine():
+    """Numba itself runs unoptimized in this process (jit sets NUMBA_OPT=0): each kernel is optimized once, here."""
+    import llvmlite.binding as llvm
+    from numba.core.registry import cpu_target
+
+    codegen = cpu_target.target_context.codegen()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target.create_target_machine(
+        cpu=codegen._get_host_cpu_name(), features=codegen._get_host_cpu_features(), opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
 
 
 def _get_format(name: str):
