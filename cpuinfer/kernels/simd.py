@@ -240,8 +240,16 @@ def bytes_of(typingctx, low, high):
 
 @intrinsic
 def mask_of_bits(typingctx, bits):
-    """u8x64: 255 in the lanes whose bit of the integer is set, else 0."""
-    return u8x64(INTEGER), lambda c, b, s, a: b.sext(b.bitcast(a[0], ir.VectorType(ir.IntType(1), 64)), u8x64.ir)
+    """u8x32: 255 in the lanes whose bit of the integer's low 32 is set, else 0."""
+
+    def codegen(c, b, s, a):
+        # Each byte to eight lanes, where each looks at its own bit. Left to itself, LLVM takes the bits out one by one.
+        copies = b.bitcast(_splat(b, b.trunc(a[0], i32), 8), u8x32.ir)
+        spread = b.shuffle_vector(copies, copies, ir.Constant(ir.VectorType(i32, 32), [i // 8 for i in range(32)]))
+        own = ir.Constant(u8x32.ir, [1 << i % 8 for i in range(32)])
+        return b.sext(b.icmp_unsigned("==", b.and_(spread, own), own), u8x32.ir)
+
+    return u8x32(INTEGER), codegen
 
 
 def shuffle(source: Vector, result: Vector, order, operands: int = 1):

@@ -30,7 +30,7 @@ def build(simd):
     def strip(unit, part):
         other = unit + 22
         low = simd.nibbles_of_two_blocks(simd.load_u8x16(unit + 6), simd.load_u8x16(other + 6))
-        high = simd.mask_of_bits(simd.load_u32(unit + 2) | simd.load_u32(other + 2) << 32)
+        high = simd.join_u8x32(simd.mask_of_bits(simd.load_u32(unit + 2)), simd.mask_of_bits(simd.load_u32(other + 2)))
         codes = simd.or_(low, simd.and_(high, sixteens()))
         return codes, simd.halves(simd.load_f16(unit), simd.load_f16(other)), simd.zero_f32x16()
 

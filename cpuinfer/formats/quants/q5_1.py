@@ -29,7 +29,7 @@ def build(simd):
     def strip(unit, part):
         other = unit + 24
         low = simd.nibbles_of_two_blocks(simd.load_u8x16(unit + 8), simd.load_u8x16(other + 8))
-        high = simd.mask_of_bits(simd.load_u32(unit + 4) | simd.load_u32(other + 4) << 32)
+        high = simd.join_u8x32(simd.mask_of_bits(simd.load_u32(unit + 4)), simd.mask_of_bits(simd.load_u32(other + 4)))
         codes = simd.or_(low, simd.and_(high, sixteens()))
         scale = simd.halves(simd.load_f16(unit), simd.load_f16(other))
         minimum = simd.halves(simd.load_f16(unit + 2), simd.load_f16(other + 2))
