@@ -1,0 +1,1 @@
+"""Files and quantized types. gguf.py reads GGUF files; quants/ holds one file a tensor type."""
