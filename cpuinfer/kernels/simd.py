@@ -145,6 +145,20 @@ def gather_f16_pairs(typingctx, address, stride):
     return types.UniTuple(f32x8, 2)(Address, INTEGER), codegen
 
 
+@intrinsic
+def gather_u8(typingctx, address, stride):
+    """The byte at `address` and seven more, `stride` bytes apart -> lanes 0-7 of i32x16, without sign; the other lanes are 0."""
+
+    def codegen(c, b, s, a):
+        result = ir.Constant(i32x16.ir, [0] * 16)
+        for k in range(8):
+            byte = _load(b, b.add(a[0], b.mul(a[1], ir.Constant(i64, k))), i8)
+            result = b.insert_element(result, b.zext(byte, i32), ir.Constant(i32, k))
+        return result
+
+    return i32x16(Address, INTEGER), codegen
+
+
 # ---- making vectors --------------------------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +250,20 @@ def bytes_of(typingctx, low, high):
         return b.bitcast(pair, u8x16.ir)
 
     return u8x16(INTEGER, INTEGER), codegen
+
+
+@intrinsic
+def power_of_two(typingctx, exponent):
+    """2**exponent as a float, exponent in -128..127 (below -126 it is subnormal)."""
+
+    def codegen(c, b, s, a):
+        field = b.add(b.trunc(a[0], i32), ir.Constant(i32, 127))
+        normal = b.shl(field, ir.Constant(i32, 23))
+        subnormal = b.shl(ir.Constant(i32, 1 << 21), b.and_(b.add(field, ir.Constant(i32, 1)), ir.Constant(i32, 31)))
+        is_small = b.icmp_signed("<", field, ir.Constant(i32, 1))
+        return b.bitcast(b.select(is_small, subnormal, normal), f32)
+
+    return REAL(INTEGER), codegen
 
 
 @intrinsic

@@ -144,11 +144,9 @@ def test_every_float_of_two_bytes_is_read_right(fmt):
     np.testing.assert_array_equal(out, definition(fmt, blocks))
 
 
-@each_coded_format
+@pytest.mark.parametrize("fmt", [f for f in CODED if f._build_scales], ids=str)
 def test_scales_of_256_weights_equal_those_of_the_strips(fmt):
     """The vector driver may take them from either."""
-    if functions(fmt)[1] is None:
-        pytest.skip(f"{fmt} has no scales function")
     count = 8
     blocks = random_blocks(fmt, count * 256 // fmt.weights, seed=4)
     _, scale, minimum = strips(fmt, blocks)
@@ -175,6 +173,26 @@ def test_a_q8_0_code_of_minus_128_is_decoded_as_such():
     codes, scale, minimum = strips(fmt, blocks)
     assert (codes == -128).all()
     np.testing.assert_array_equal(weights_of(fmt, codes, scale, minimum).reshape(-1), definition(fmt, blocks))
+
+
+def test_every_exponent_of_mxfp4_is_a_power_of_two():
+    """The two lowest are subnormal."""
+    fmt = quants.get("MXFP4")
+    blocks = np.full((256, 17), 0x11, np.uint8).view(fmt.dtype).reshape(256)
+    blocks["exponent"] = np.arange(256)
+    expected = 2.0 ** (np.arange(256.0) - 128)
+    np.testing.assert_array_equal(weights_of(fmt, *strips(fmt, blocks)).reshape(256, 32), expected[:, None].repeat(32, 1))
+    out = np.zeros((32, 2, 16), np.float32)
+    for i in range(32):
+        scales_decoder("MXFP4").ctypes(blocks.ctypes.data + i * 8 * 17, out[i].ctypes.data)
+    np.testing.assert_array_equal(out[:, 0, :8].reshape(-1), expected)
+
+
+def test_every_scale_of_nvfp4_is_read_right():
+    fmt = quants.get("NVFP4")
+    blocks = random_blocks(fmt, 64)
+    blocks["scales"] = np.arange(256).reshape(64, 4)
+    np.testing.assert_array_equal(weights_of(fmt, *strips(fmt, blocks)).reshape(-1), definition(fmt, blocks))
 
 
 # ---- reads stay inside -----------------------------------------------------------------------------------------------------------------

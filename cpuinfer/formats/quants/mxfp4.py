@@ -1,6 +1,6 @@
 """MXFP4: 32 weights in 17 bytes. weight = 2^(exponent - 128) * VALUES[code]; byte i holds weight i (low nibble) and i + 16 (high).
 
-The codes are the floats of sign, 2 bits of exponent and 1 bit of mantissa (0, 0.5, 1, 1.5, 2, 3, 4, 6); VALUES are twice that, so they are whole.
+The codes are floats of a sign, 2 bits of exponent and 1 of mantissa (0, 0.5, 1, 1.5, 2, 3, 4, 6); VALUES are twice that, so they are whole.
 """
 
 from __future__ import annotations
@@ -31,3 +31,15 @@ def build(simd):
         return simd.lookup16(values(), codes), scale, simd.zero_f32x16()
 
     return strip
+
+
+@MXFP4.scales
+def build_scales(simd):
+    def scales(address):
+        exponents = simd.gather_u8(address, 17)
+        normal = simd.shift_left(simd.sub(exponents, simd.splat_i32x16(1)), 23)
+        subnormal = simd.shift_left_each(simd.splat_i32x16(1 << 21), simd.and_constant(exponents, 1))
+        scale = simd.f32_of_bits(simd.select_less(exponents, simd.splat_i32x16(2), subnormal, normal))
+        return simd.low_f32x8(scale), simd.zero_f32x8()
+
+    return scales

@@ -1,6 +1,6 @@
 """Q8_0: 32 weights in 34 bytes. weight = scale * code, code a signed byte.
 
-Quantizers write -127..127. A file that holds -128 all the same is read right by `dequantize`; the AVX2 product may then be off, but stays in bounds.
+Quantizers write -127..127. A file that holds -128 all the same is read right by `dequantize`; the AVX2 product may then be off, no worse.
 """
 
 from __future__ import annotations
