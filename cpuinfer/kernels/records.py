@@ -73,7 +73,8 @@ RECORDS: dict[str, np.dtype] = {
     "softcap": _record("x x_stride columns", "scale cap"),
 }
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_erf": 2, "gelu_quick": 3, "relu": 4, "relu2": 5}  # gelu: the tanh form, as GGUF's models use
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_erf": 2, "gelu_quick": 3, "relu": 4, "relu2": 5}
+# gelu: the tanh form, argument (within -10..10) and result rounded to half precision, as the reference implementation's table does
 
 # One op kind may have several compiled kernels; the team picks by the number of rows: 1 -> vector, up to FEW -> few, more -> many.
 DRIVERS = {"matmul": ("matmul_vector", "matmul_few", "matmul_many")}
@@ -97,3 +98,9 @@ RECORDS["team"] = TEAM
 def matmul_scratch_bytes(columns: int) -> int:
     """Scratch a thread needs for a product over this many columns: a unit, and a panel of rows with their scales and minimums (panels.py)."""
     return 32768 + max(384 * 1024, round_up(columns, 256) * 4 * 32)
+
+
+def attention_scratch_bytes(n_heads: int, n_kv_heads: int, key_dim: int, value_dim: int) -> int:
+    """Scratch a thread needs for attention: a page of keys and values in f32, and a tile of up to 64 query rows with their scores and results (attention.py)."""
+    key, value = round_up(key_dim, 16), round_up(value_dim, 16)
+    return 4 * (PAGE * (key + value) + 64 * (key + value + PAGE + 16)) + 4096

@@ -1,0 +1,234 @@
+"""What architectures are written in: one method per operation of the math, each emits an op.
+
+Conventions: a missing tensor is the identity (norm(x, None) is x, an absent bias adds nothing). `linear` takes float values; where the weights' format wants Q8
+activations the builder quantizes them once, and the patterns of fuse.py move that into the producer. Values are Buffers of all tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import GGUFError, UnsupportedModel
+from ..formats import quants
+from ..formats.gguf import GGUFFile, TensorInfo
+from ..kernels.records import ACTIVATIONS, round_up
+from .fuse import fuse
+from .ops import Buffer, CacheRef, KVLayer, Op
+from .program import Program
+
+RMS, LAYER = 0, 1
+INTERLEAVED, HALVES = 0, 1
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A named weight and its bias, either of which may be absent from the file."""
+
+    name: str
+    tensor: TensorInfo | None
+    bias: TensorInfo | None
+
+    def __bool__(self) -> bool:
+        return self.tensor is not None
+
+    def rows(self, start: int, stop: int) -> Weight:
+        """A view of some rows: fused tensors are split without a copy."""
+        if self.tensor is None:
+            return self
+        t = self.tensor
+        part = TensorInfo(f"{t.name}[{start}:{stop}]", t.type, (stop - start, t.shape[-1]), t.data[start:stop])
+        bias = self.bias
+        if bias is not None:
+            bias = TensorInfo(f"{bias.name}[{start}:{stop}]", bias.type, (stop - start,), bias.data.reshape(bias.shape[0], -1)[start:stop].reshape(1, -1))
+        return Weight(self.name, part, bias)
+
+
+class Weights:
+    """Tensors under a prefix by attribute: layer.attn_q is Weight(blk.3.attn_q.weight, blk.3.attn_q.bias). Remembers what was asked for."""
+
+    def __init__(self, file: GGUFFile, prefix: str = "", used: set[str] | None = None):
+        self._file, self._prefix = file, prefix
+        self._used = set() if used is None else used
+
+    def layer(self, i: int) -> Weights:
+        return Weights(self._file, f"blk.{i}.", self._used)
+
+    def __getattr__(self, name: str) -> Weight:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        full = self._prefix + name
+        found = [self._file.tensors.get(f"{full}.{part}") for part in ("weight", "bias")]
+        self._used |= {t.name for t in found if t}
+        return Weight(f"{full}.weight", *found)
+
+    def check_all_used(self, architecture: str, ignored: tuple[str, ...] = ()) -> None:
+        """A tensor that the architecture does not know would silently change nothing: refuse the file instead."""
+        for name in self._file.tensors:
+            if name not in self._used and not name.endswith(ignored):
+                raise UnsupportedModel(f"{self._file.path}: tensor {name} is not part of architecture {architecture} as supported here; this variant cannot run")
+
+
+class Builder:
+    """Collects the ops of one model. n_vocab, kv_layers and logits become the Program's."""
+
+    def __init__(self, file: GGUFFile, architecture: str):
+        self.file, self.architecture = file, architecture
+        self.ops: list[Op] = []
+        self.kv_layers: list[KVLayer] = []
+        self.scope = ""
+        self._quantized: dict[Buffer, Buffer] = {}
+        self._tables: dict[int, Buffer] = {}
+        self._vectors: dict[str, np.ndarray] = {}
+
+    # ---- helpers -------------------------------------------------------------------------------------------------------------------
+
+    def _emit(self, kind: str, label: str, args: dict[str, Any], variants: tuple[str, ...] = (), per_logit_row: bool = False) -> None:
+        self.ops.append(Op(kind, self.scope + label, args, variants, per_logit_row))
+
+    def _buffer(self, label: str, columns: int, kind: str = "f32", like: Buffer | None = None) -> Buffer:
+        return Buffer(self.scope + label, columns, kind, like.per_logit_row if like else False)
+
+    def format_of(self, tensor: TensorInfo) -> quants.Format:
+        try:
+            return quants.get(tensor.type.name)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{self.file.path}: tensor {tensor.name}: {error}") from None
+
+    def vector(self, tensor: TensorInfo | None, length: int) -> np.ndarray | None:
+        """A small tensor (norm weight, bias) as f32, zero-padded to whole vectors."""
+        if tensor is None:
+            return None
+        if tensor.n_elements != length:
+            raise GGUFError(f"{self.file.path}: tensor {tensor.name} has {tensor.n_elements} elements, {length} are needed; the file is damaged or of another variant")
+        if tensor.name not in self._vectors:
+            padded = np.zeros(round_up(length, 64), np.float32)
+            padded[:length] = self.format_of(tensor).dequantize(tensor.data).reshape(-1)
+            self._vectors[tensor.name] = padded
+        return self._vectors[tensor.name]
+
+    def matrix(self, weight: Weight, columns: int, rows: int | None = None) -> TensorInfo:
+        """The weight's tensor, present and of this shape."""
+        t = weight.tensor
+        if t is None:
+            raise GGUFError(f"{self.file.path}: tensor {weight.name} is missing; the file is incomplete or of another variant of {self.architecture}")
+        if len(t.shape) != 2 or t.shape[1] != columns or (rows is not None and t.shape[0] != rows):
+            wanted = f"({'any' if rows is None else rows}, {columns})"
+            raise GGUFError(f"{self.file.path}: tensor {t.name} has shape {t.shape}, {wanted} is needed; the file is damaged or of another variant")
+        return t
+
+    # ---- operations ----------------------------------------------------------------------------------------------------------------
+
+    def embedding(self, weight: Weight, columns: int, scale: float = 1.0) -> Buffer:
+        """Rows of the token embedding, times scale."""
+        tensor = self.matrix(weight, columns)
+        y = self._buffer("embedding", columns)
+        self._emit("embedding", "token_embd", {"weights": tensor, "y": y, "scale": scale}, (self.format_of(tensor).name,))
+        return y
+
+    def norm(self, x: Buffer, weight: Weight, eps: float, kind: int = RMS, gather: bool = False) -> Buffer:
+        """RMS or layer norm of rows; the identity if the file has no such weight. gather: only the rows whose logits are wanted."""
+        if not weight and not gather:
+            return x
+        y = Buffer(self.scope + "norm", x.columns, "f32", per_logit_row=gather)
+        vectors = {"weight": self.vector(weight.tensor, x.columns), "bias": self.vector(weight.bias, x.columns)}
+        label = weight.name.removesuffix(".weight").removeprefix(self.scope)
+        args = {"x": x, "columns": x.columns, "y": y, "q": None, "kind": kind, "gather": int(gather), "residual": None, "eps": eps, **vectors}
+        self._emit("norm", label, args, per_logit_row=gather)
+        return y
+
+    def _activations(self, x: Buffer, kind: str) -> Buffer:
+        if kind == "f32":
+            return x
+        if x not in self._quantized:
+            q = self._buffer("q8", x.columns, "q8", like=x)
+            self._emit("quantize", f"{x.name}.q8".removeprefix(self.scope), {"x": x, "columns": x.columns, "q": q}, per_logit_row=x.per_logit_row)
+            self._quantized[x] = q
+        return self._quantized[x]
+
+    def linear(self, x: Buffer, *weights: Weight, rows: tuple[int | None, ...] | None = None) -> Any:
+        """x times each weight, plus its bias: one Buffer, or a list for several weights (their products need no barrier between)."""
+        results = []
+        tensors = [self.matrix(w, x.columns, rows[i] if rows else None) for i, w in enumerate(weights)]
+        for weight, tensor in zip(weights, tensors):
+            fmt = self.format_of(tensor)
+            activations = self._activations(x, fmt.activations)
+            label = weight.name.removesuffix(".weight").removeprefix(self.scope)
+            y = self._buffer(label, tensor.shape[0], like=x)
+            args = {"weights": tensor, "x": activations, "y": y, "bias": self.vector(weight.bias, tensor.shape[0]), "accumulate": 0}
+            self._emit("matmul", label, args, (fmt.name,), x.per_logit_row)
+            results.append(y)
+        return results if len(weights) > 1 else results[0]
+
+    def head_norm(self, x: Buffer, weight: Weight, n_heads: int, eps: float, kind: int = RMS) -> Buffer:
+        """Norm of each head, in place; the weight has one value per element of a head, or one set per head."""
+        if not weight:
+            return x
+        head_dim = x.columns // n_heads
+        per_head = weight.tensor is not None and weight.tensor.n_elements != head_dim
+        length = x.columns if per_head else head_dim
+        vectors = {"weight": self.vector(weight.tensor, length), "bias": self.vector(weight.bias, length)}
+        args = {"x": x, "n_heads": n_heads, "head_dim": head_dim, "kind": kind, "per_head": int(per_head), "eps": eps, **vectors}
+        self._emit("head_norm", weight.name.removesuffix(".weight").removeprefix(self.scope), args)
+        return x
+
+    def rope(self, x: Buffer, n_heads: int, rope: Any, label: str) -> Buffer:
+        """Rotates the first rope.dim elements of every head, in place; the identity if rope is None."""
+        if rope is None:
+            return x
+        if id(rope) not in self._tables:
+            table = Buffer(f"rope_table{len(self._tables)}", rope.dim)
+            op = Op("rope_table", table.name, {"frequencies": rope.frequencies, "dimensions": rope.dim, "table": table, "magnitude": rope.magnitude})
+            self.ops.insert(0, op)
+            self._tables[id(rope)] = table
+        args = {"x": x, "n_heads": n_heads, "head_dim": x.columns // n_heads, "dimensions": rope.dim, "style": rope.style, "table": self._tables[id(rope)]}
+        self._emit("rope", label, args)
+        return x
+
+    def store_kv(self, k: Buffer, v: Buffer, n_kv_heads: int) -> int:
+        """Appends keys and values to the cache; gives the layer's number there."""
+        layer = len(self.kv_layers)
+        self.kv_layers.append(KVLayer(n_kv_heads, k.columns // n_kv_heads, v.columns // n_kv_heads))
+        for part, x in (("keys", k), ("values", v)):
+            args = {"x": x, "n_heads": n_kv_heads, "head_dim": x.columns // n_kv_heads, "cache": CacheRef(part, layer)}
+            self._emit("store_kv", f"store_{part}", args)
+        return layer
+
+    def attention(self, q: Buffer, layer: int, n_heads: int, scale: float | None = None, window: int | None = None, softcap: float = 0.0) -> Buffer:
+        """softmax(scale * q k) v over the cache, causal; scale defaults to 1/sqrt(key_dim), window counts the query's own position."""
+        kv = self.kv_layers[layer]
+        if q.columns != n_heads * kv.key_dim or n_heads % kv.n_kv_heads:
+            raise GGUFError(f"{self.file.path}: {n_heads} query heads of {kv.key_dim} do not fit {q.columns} columns and {kv.n_kv_heads} key heads; the head counts are damaged")
+        y = self._buffer("attention", n_heads * kv.value_dim)
+        args = {"q": q, "y": y, "keys": CacheRef("keys", layer), "values": CacheRef("values", layer), "n_heads": n_heads, "n_kv_heads": kv.n_kv_heads}
+        args |= {"key_dim": kv.key_dim, "value_dim": kv.value_dim, "window": window or 0}
+        args |= {"scale": 1 / math.sqrt(kv.key_dim) if scale is None else scale, "softcap": softcap}
+        self._emit("attention", "attention", args)
+        return y
+
+    def activate(self, gate: Buffer, up: Buffer | None, activation: str) -> Buffer:
+        """activation(gate) * up, or activation(gate) alone."""
+        y = self._buffer("activated", gate.columns, like=gate)
+        args = {"gate": gate, "up": up, "columns": gate.columns, "activation": ACTIVATIONS[activation], "y": y, "q": None}
+        self._emit("activate", activation, args)
+        return y
+
+    def add(self, a: Buffer, b: Buffer, scale: float = 1.0, b_scale: float = 1.0) -> Buffer:
+        """a * scale + b * b_scale"""
+        y = self._buffer("sum", a.columns, like=a)
+        self._emit("add", "add", {"a": a, "b": b, "columns": a.columns, "y": y, "scale": scale, "b_scale": b_scale})
+        return y
+
+    def output(self, x: Buffer, norm: Weight, head: Weight, eps: float, kind: int = RMS, softcap: float = 0.0, scale: float = 1.0) -> Buffer:
+        """Last norm and the logits of the wanted rows, then cap * tanh(logits * scale / cap) if asked for."""
+        self.scope = ""
+        logits = self.linear(self.norm(x, norm, eps, kind, gather=True), head)
+        if softcap or scale != 1.0:
+            self._emit("softcap", "softcap", {"x": logits, "columns": logits.columns, "scale": scale, "cap": softcap}, per_logit_row=True)
+        return logits
+
+    def finish(self, logits: Buffer, hyperparameters: Any) -> Program:
+        return Program(fuse(self.ops), self.kv_layers, logits, hyperparameters)
