@@ -1,7 +1,7 @@
 """IQ4_XS: 256 weights in 136 bytes, 8 groups of 32. weight = scale * (scales[g] - 32) * VALUES[code], scales of 6 bits, VALUES of IQ4_NL.
 
-Group g has 16 bytes of codes, low nibbles first. Bits 0-3 of its scale are nibble g of low_scales (lowest first), bits 4-5 are bits 2g and 2g + 1
-of high_scales.
+Group g has 16 bytes of codes, low nibbles first. Bits 0-3 of its scale are nibble g of low_scales (lowest first), bits 4-5 are bits 2g and
+2g + 1 of high_scales.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Q4_K: 256 weights in 144 bytes, 8 groups of 32. weight = scale * scales[g] * code - minimum * minimums[g], code in 0..15.
 
-The codes are four runs of 32 bytes: run r holds group 2r in its low nibbles and group 2r + 1 in its high ones. The scales and minimums of 6 bits
-are packed as in six_bit_scales.py.
+The codes are four runs of 32 bytes: run r holds group 2r in its low nibbles and group 2r + 1 in its high ones. The scales and minimums of 6
+bits are packed as in six_bit_scales.py.
 """
 
 from __future__ import annotations

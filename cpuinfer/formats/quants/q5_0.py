@@ -1,7 +1,7 @@
 """Q5_0: 32 weights in 22 bytes. weight = scale * (code - 16), code in 0..31.
 
-Byte i of low_bits holds bits 0-3 of weight i (low nibble) and of weight i + 16 (high); bit i of high_bits (32 bits, little-endian) is bit 4 of
-weight i.
+Byte i of low_bits holds bits 0-3 of weight i (low nibble) and of weight i + 16 (high); bit i of high_bits (32 bits, little-endian) is bit 4
+of weight i.
 """
 
 from __future__ import annotations

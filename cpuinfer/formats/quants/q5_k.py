@@ -1,7 +1,7 @@
 """Q5_K: 256 weights in 176 bytes, 8 groups of 32. weight = scale * scales[g] * code - minimum * minimums[g], code in 0..31.
 
-Bits 0-3 of the codes lie as in Q4_K; bit 4 of weight i of group g is bit g of high_bits[i]. The scales and minimums of 6 bits are packed as in
-six_bit_scales.py.
+Bits 0-3 of the codes lie as in Q4_K; bit 4 of weight i of group g is bit g of high_bits[i]. The scales and minimums of 6 bits are packed as
+in six_bit_scales.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Q6_K: 256 weights in 210 bytes, 16 groups of 16. weight = scale * scales[g] * (code - 32), code in 0..63, scales signed bytes.
 
-Each half of 128 weights has 64 bytes of low bits and 32 of high bits. With i = 0..63 and j = 0..31 in a half: the low nibble of low_bits[i] is
-bits 0-3 of weight i, its high nibble those of weight 64 + i; bits 2q and 2q + 1 of high_bits[j] are bits 4-5 of weight 32q + j.
+Each half of 128 weights has 64 bytes of low bits and 32 of high bits. With i = 0..63 and j = 0..31 in a half: the low nibble of low_bits[i]
+is bits 0-3 of weight i, its high nibble those of weight 64 + i; bits 2q and 2q + 1 of high_bits[j] are bits 4-5 of weight 32q + j.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ def unpack(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def build_scales(simd):
     """scales_and_minimums(block) -> f32x8, f32x8: what the block's 8 groups multiply their codes with, and what they add.
 
-    The block starts with scale and minimum as halves, then the 12 bytes. Four fields at a time in general registers: the vector units are busier.
+    The block starts with scale and minimum as halves, then the 12 bytes. Four fields at a time in general registers: the vector units are
+    busier.
     """
 
     @simd.register_jitable

@@ -1,7 +1,7 @@
 """TQ1_0: 256 weights in 54 bytes. weight = scale * (code - 1), code in 0..2, five codes a byte.
 
-A byte is a fraction of 256 whose first digits in base 3 are codes: digit n of byte b is 3 * (b * 3^n mod 256) >> 8. Weights in order: digit 0 of
-the first 32 bytes, then digit 1 of them, up to digit 4; digits 0-4 of the next 16 bytes likewise; digits 0-3 of the last 4.
+A byte is a fraction of 256 whose first digits in base 3 are codes: digit n of byte b is 3 * (b * 3^n mod 256) >> 8. Weights in order: digit
+0 of the first 32 bytes, then digit 1 of them, up to digit 4; digits 0-4 of the next 16 bytes likewise; digits 0-3 of the last 4.
 """
 
 from __future__ import annotations
