@@ -308,14 +308,15 @@ low_u8x32, high_u8x32 = shuffle(u8x64, u8x32, range(32)), shuffle(u8x64, u8x32, 
 
 
 _SPLIT_NIBBLES = shuffle(u8x16, u8x64, [*range(16)] * 2 + [*range(16, 32)] * 2, operands=2)
-_NIBBLE_SHIFTS = constant(u8x64, ([0] * 16 + [4] * 16) * 2)
+_NIBBLE_SHIFTS = constant(i32x16, ([0] * 4 + [4] * 4) * 2)
 _FIFTEENS = constant(u8x64, [15] * 64)
 
 
 @register_jitable
 def nibbles_of_two_blocks(first, second):
     """u8x16 of two blocks -> 64 codes: low nibbles of the first, its high ones, then those of the second."""
-    return and_(shift_right_each(_SPLIT_NIBBLES(first, second), _NIBBLE_SHIFTS()), _FIFTEENS())
+    # Shifted as i32 lanes, what comes in from a neighbour byte is masked off; machines cannot shift bytes by lane.
+    return and_(as_u8x64(shift_right_each(as_i32x16(_SPLIT_NIBBLES(first, second)), _NIBBLE_SHIFTS())), _FIFTEENS())
 
 
 # ---- arithmetic, any vector type -------------------------------------------------------------------------------------------------------

@@ -40,11 +40,12 @@ def build_scale_of(simd):
 def build(simd):
     scale_of, values = build_scale_of(simd), simd.constant(simd.u8x16, VALUES)
     shifts = simd.constant(simd.i32x16, [8 * (i // 4) for i in range(16)])
-    low = simd.shuffle(simd.u8x32, simd.u8x64, [8 * (i // 16) + i % 8 for i in range(64)])
-    nibbles = simd.constant(simd.u8x64, [i // 8 % 2 * 4 for i in range(64)])
+    each_twice = simd.shuffle(simd.u8x32, simd.u8x64, [8 * (i // 16) + i % 8 for i in range(64)])
+    nibble_shifts = simd.constant(simd.i32x16, [i // 2 % 2 * 4 for i in range(16)])
 
     def strip(unit, part):
-        codes = simd.and_constant(simd.shift_right_each(low(simd.load_u8x32(unit + 4)), nibbles()), 15)
+        pairs = simd.as_i32x16(each_twice(simd.load_u8x32(unit + 4)))
+        codes = simd.and_constant(simd.as_u8x64(simd.shift_right_each(pairs, nibble_shifts())), 15)
         scale = scale_of(simd.and_constant(simd.shift_right_each(simd.broadcast_i32(unit), shifts()), 255))
         return simd.lookup16(values(), codes), scale, simd.zero_f32x16()
 
