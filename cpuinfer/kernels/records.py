@@ -35,7 +35,7 @@ BATCH = _record(
 # Each op: what it computes. T = n_tokens, or n_logit_rows where the op is marked per_logit_row. All f32 unless said otherwise.
 RECORDS: dict[str, np.dtype] = {
     # y[t, :columns] = scale * dequantized row tokens[t]                                         variants: (format,)
-    "embedding": _record("weights row_bytes columns y y_stride counter", "scale"),
+    "embedding": _record("weights row_bytes columns y y_stride scratch scratch_bytes", "scale"),
     # y[t] = normalized x[row] * weight + bias, row = logit_rows[t] if gather else t. kind 0: RMS, 1: LayerNorm. weight, bias may be 0.
     # residual: address of f32 rows (stride residual_stride) added to the result, may be y itself. q*: if q is not 0 the result is also
     # written as Q8 activations (q, q_scales, q_sums, q_sums16, q_stride); y may then be 0.
@@ -58,7 +58,7 @@ RECORDS: dict[str, np.dtype] = {
     # In place: RMS (kind 0) or layer (1) norm of each head; weight f32[head_dim], or [n_heads, head_dim] if per_head
     "head_norm": _record("x x_stride n_heads head_dim weight bias kind per_head", "eps"),
     # cache[slot, head] = x[t, head]: rows of row_bytes in u1[n_pages, n_heads, PAGE, row_bytes]         variants: (cache type,)
-    "store_kv": _record("x x_stride n_heads head_dim cache row_bytes"),
+    "store_kv": _record("x x_stride n_heads head_dim cache row_bytes scratch scratch_bytes"),
     # Softmax attention of T queries [n_heads, key_dim] over paged keys and values -> y[t] = [n_heads, value_dim].
     # window 0: all; w: only the last w positions, the query's own included. softcap 0: none.       variants: (key type, value type)
     "attention": _record(
@@ -66,7 +66,7 @@ RECORDS: dict[str, np.dtype] = {
         "scale softcap",
     ),
     # y[t] = activation(gate[t]) * up[t] (up 0: no product), and/or its Q8 activations. activation: ACTIVATIONS
-    "activate": _record("gate gate_stride up up_stride columns activation y y_stride q q_scales q_sums q_sums16 q_stride"),
+    "activate": _record("gate gate_stride up up_stride columns activation y y_stride q q_scales q_sums q_sums16 q_stride scratch scratch_bytes"),
     # y[t] = a[t] * scale + b[t] * b_scale (b may be 0)
     "add": _record("a a_stride b b_stride columns y y_stride", "scale b_scale"),
     # x[t] = cap * tanh(x[t] * scale / cap), in place; cap 0: x * scale
@@ -101,6 +101,6 @@ def matmul_scratch_bytes(columns: int) -> int:
 
 
 def attention_scratch_bytes(n_heads: int, n_kv_heads: int, key_dim: int, value_dim: int) -> int:
-    """Scratch a thread needs for attention: a page of keys and values in f32, and a tile of up to 64 query rows with their scores and results (attention.py)."""
-    key, value = round_up(key_dim, 16), round_up(value_dim, 16)
-    return 4 * (PAGE * (key + value) + 64 * (key + value + PAGE + 16)) + 4096
+    """Scratch a thread needs for attention: 64 query rows with scores and results, and a page of keys and values in f32 (attention.py)."""
+    key, value = round_up(key_dim, 64), round_up(value_dim, 64)
+    return 4 * 64 * (key + value + PAGE + 8) + 4096 + 4 * PAGE * (key + max(key, value)) + 4096

@@ -407,6 +407,12 @@ def round_to_i32(typingctx, x):
 
 
 @intrinsic
+def f16_of_f32(typingctx, x):
+    """f32x16 rounded to half precision, as f32x16."""
+    return f32x16(f32x16), lambda c, b, s, a: _current().f16_to_f32(b, _current().f32_to_f16(b, a[0]))
+
+
+@intrinsic
 def to_u8x16(typingctx, x):
     """i32x16 -> u8x16, the low byte of each lane."""
     return u8x16(i32x16), lambda c, b, s, a: b.trunc(a[0], u8x16.ir)
