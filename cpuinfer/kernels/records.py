@@ -91,6 +91,13 @@ def cache_row_bytes(cache_type: str, head_dim: int) -> int:
 
 
 # What the team's own kernels read: the program's arrays, the batch, the shared state words. few: the largest row count of the "few" drivers.
+# One draw from logits f32[n_vocab] (changed in place); see sampling.py. history: i32[n_history], the tokens that penalties look at. counts: i32[n_vocab], zero between
+# calls. ids, values: room for n_vocab i32 and f32. state: i64, of the random numbers. token: i64, the result. n_logprobs: of the likeliest tokens; logprob_ids: i64,
+# logprob_values: f32, the chosen token first, n_logprobs + 1 of each.
+RECORDS["sample"] = _record(
+    "logits n_vocab history n_history counts ids values state token top_k n_logprobs logprob_ids logprob_values",
+    "temperature top_p min_p typical_p repeat_penalty presence_penalty frequency_penalty",
+)
 TEAM = _record("n_ops kernels records sync per_logit_row counters batch state few")
 RECORDS["team"] = TEAM
 

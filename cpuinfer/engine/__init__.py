@@ -1,0 +1,1 @@
+"""The one engine behind chat, run, benchmarks and a server: sequences, scheduler, paged KV cache, sampling, the decode loop."""
