@@ -1,10 +1,10 @@
 """The records that ops and batches hand to compiled kernels: plain data, no numba.
 
 Every field is 8 bytes: an address or integer (i8) or a real number (f8). A missing array is address 0.
-Row-major buffers have a stride in elements, a multiple of 16 (f32) or 64 (Q8); the padding after the last column stays zero, so kernels may read and
+Row-major buffers have a stride in elements, a multiple of 16 (f32) or 256 (Q8); the padding after the last column stays zero, so kernels may read and
 write whole vectors.
 
-Q8 activations of T rows and C columns (C rounded up to 64) are four arrays: codes i8[T, C]; scales f32[T, C/32], value = scale * code; sums
+Q8 activations of T rows and C columns (C rounded up to 256) are four arrays: codes i8[T, C]; scales f32[T, C/32], value = scale * code; sums
 f32[T, C/32] = scale * sum of 32 codes; sums16 f32[T, C/16] = scale * sum of 16 codes. More than FEW rows are stored in tiles of `tiles.TOKENS` rows,
 so that a register tile reads them in order: codes i8[tile, C/4, TOKENS, 4], scales f32[tile, C/32, TOKENS], sums and sums16 likewise. Only
 kernels/quantize.py writes Q8 activations and only the matrix products read them. Every row array has room for 8 rows more than it needs.

@@ -27,12 +27,12 @@ class BufferArrays:
     """The memory of one or more buffers of equal shape.
 
     f32: values f32[rows, columns rounded up to 16]. q8: values i8[rows, stride], scales f32[rows, stride/32], sums f32[rows, stride/32], sums16
-    f32[rows, stride/16]; stride is columns rounded up to 64. See kernels/records.py.
+    f32[rows, stride/16]; stride is columns rounded up to 256. See kernels/records.py.
     """
 
     def __init__(self, rows: int, columns: int, kind: str):
         self.kind = kind
-        self.stride = round_up(columns, 64 if kind == "q8" else 16)
+        self.stride = round_up(columns, 256 if kind == "q8" else 16)
         self.values = aligned_zeros((rows, self.stride), np.int8 if kind == "q8" else np.float32)
         if kind == "q8":
             self.scales, self.sums = (aligned_zeros((rows, self.stride // 32), np.float32) for _ in range(2))
