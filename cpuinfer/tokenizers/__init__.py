@@ -1,0 +1,127 @@
+"""Tokenizers of GGUF files. `load(metadata)` picks one by tokenizer.ggml.model; the libraries that do the work are imported only then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import GGUFError, UnsupportedModel
+from .special import CONTROL, END_KEYS, END_TEXTS, NORMAL, UNKNOWN, SpecialTokens
+
+MODELS = {"llama": "spm", "gpt2": "bpe"}
+
+
+def load(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that a file's metadata describes. Raises UnsupportedModel for a kind that is not supported, GGUFError where its data is missing or damaged."""
+    import importlib
+
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind is None:
+        raise GGUFError("the file has no tokenizer (tokenizer.ggml.model is missing); use a complete model file")
+    if kind not in MODELS:
+        raise UnsupportedModel(f"tokenizer model {kind!r} is not supported; supported: {', '.join(sorted(MODELS))}")
+    return importlib.import_module(f".{MODELS[kind]}", __name__).load(metadata)
+
+
+def required(metadata: Mapping[str, Any], name: str) -> Any:
+    key = f"tokenizer.ggml.{name}"
+    if key not in metadata:
+        raise GGUFError(f"the metadata lacks {key}; the file is incomplete, download or convert it again")
+    return metadata[key]
+
+
+class Tokenizer:
+    """What the kinds share: special tokens, BOS and EOS rules. A kind gives _encode_text, _text_bytes and its defaults.
+
+    n_vocab; bos_id, eos_id: int or None; add_bos, add_eos: whether `encode` adds them by default; end_ids: every token that ends an answer.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], add_bos: bool, strip_right: frozenset[int] = frozenset()):
+        tokens = required(metadata, "tokens")
+        self.tokens: list[str] = list(tokens)
+        self.n_vocab = len(self.tokens)
+        types = metadata.get("tokenizer.ggml.token_type")
+        self.types: list[int] = [NORMAL] * self.n_vocab if types is None else list(map(int, types))
+        if len(self.types) != self.n_vocab:
+            raise GGUFError(f"tokenizer.ggml.token_type has {len(self.types)} entries for {self.n_vocab} tokens; the file is damaged")
+        # End markers are control tokens, whatever type the file gives them: message text must not end a turn.
+        for i in self._ids_of(END_TEXTS):
+            self.types[i] = CONTROL
+        self.special = SpecialTokens(self.tokens, self.types, strip_right)
+        self.bos_id, self.eos_id = self._id(metadata, "bos_token_id"), self._id(metadata, "eos_token_id")
+        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)) and self.bos_id is not None
+        self.add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False)) and self.eos_id is not None
+        ends = {self._id(metadata, key) for key in END_KEYS} - {None}
+        ends |= set(self._ids_of(END_TEXTS))
+        if {"<|return|>", "<|call|>"} <= self.special.control_texts:  # gpt-oss ends its channels, not its turn, with <|end|>
+            ends -= {i for i in ends if i is not None and self.tokens[i] == "<|end|>"}
+        self.end_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
+
+    def _ids_of(self, texts: frozenset[str]) -> list[int]:
+        return [i for i, text in enumerate(self.tokens) if text in texts]
+
+    def _id(self, metadata: Mapping[str, Any], name: str) -> int | None:
+        value = metadata.get(f"tokenizer.ggml.{name}")
+        if value is None or isinstance(value, bool) or not isinstance(value, int) or value in (-1, 0xFFFFFFFF):
+            return None
+        if not 0 <= value < self.n_vocab:
+            raise GGUFError(f"tokenizer.ggml.{name} is {value}, outside the vocabulary of {self.n_vocab}; the file is damaged")
+        return value
+
+    # ---- text to ids ---------------------------------------------------------------------------------------------------------------
+
+    def encode(self, text: str, parse_special: bool = True, add_bos: bool | None = None) -> list[int]:
+        """Ids of a text. parse_special: special tokens in it become their ids, else they are plain text. add_bos: None by the file's rule, which may add EOS too."""
+        ids = self.encode_parts([(text, parse_special)])
+        if add_bos or (add_bos is None and self.add_bos):
+            if self.bos_id is not None:
+                ids = [self.bos_id, *ids]
+        if add_bos is None and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def encode_parts(self, parts: list[tuple[str, bool]]) -> list[int]:
+        """Ids of (text, parse_special) pieces of one text, no BOS or EOS added. Neighbouring plain pieces are tokenized as one text."""
+        pieces: list[str | int] = []
+        for text, parse_special in parts:
+            for piece in self.special.cut(text, parse_special):
+                if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
+                    pieces[-1] += piece
+                else:
+                    pieces.append(piece)
+        ids: list[int] = []
+        after_special = True
+        for piece in pieces:
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids += self._encode_text(piece, after_special)
+            after_special = isinstance(piece, int)
+        return ids
+
+    def _encode_text(self, text: str, after_special: bool) -> list[int]:
+        raise NotImplementedError
+
+    # ---- ids to text ---------------------------------------------------------------------------------------------------------------
+
+    def is_control(self, token: int) -> bool:
+        return self.types[token] in (CONTROL, UNKNOWN)
+
+    def token_bytes(self, token: int, special: bool = False) -> bytes:
+        """What a token adds to the text: UTF-8, perhaps part of a character. Control tokens add nothing unless special is asked for."""
+        if not 0 <= token < self.n_vocab:
+            return b""
+        if self.is_control(token):
+            return self.tokens[token].encode() if special else b""
+        return self._text_bytes(token)
+
+    def _text_bytes(self, token: int) -> bytes:
+        raise NotImplementedError
+
+    def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(self.token_bytes(i, not skip_special) for i in ids).decode("utf-8", "replace")
+
+    def piece(self, token: int) -> str:
+        """A token for display."""
+        return self.token_bytes(token, special=True).decode("utf-8", "replace")

@@ -1,0 +1,74 @@
+"""How byte-level BPE tokenizers cut text into words, by the name in tokenizer.ggml.pre. The patterns are facts of the models, published with each.
+
+A rule is one or more patterns, applied one after the other to the pieces that the earlier ones left; whatever no pattern matches stays a piece of its own. ignore_merges: a piece that is
+in the vocabulary as a whole is that token, whatever the merges say. add_bos: what the model expects if the file does not say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UnsupportedModel
+
+_CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST
+QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST
+QWEN35 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}|" + _CASED_REST
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}|\p{{N}}{{1,3}}|" + _CASED_REST
+WORDS = r" ?[^(\s|.,!?…。，、।۔،)]+"
+DIGIT = r"\p{N}"
+_CJK = "[一-龥ࠀ-一가-퟿]+"
+_CASED_LETTERS = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbe"
+    "ῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ"
+    "𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+DEEPSEEK_LLM = (r"[\r\n]", rf"\s?[{_CASED_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, r"\p{N}+")
+DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, DIGIT)
+DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+)
+DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
+FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")
+
+
+@dataclass(frozen=True)
+class Rule:
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False
+    add_bos: bool = False
+
+
+_RULES: dict[str, Rule] = {
+    "default": Rule(DEFAULT),
+    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2": Rule((LLAMA3,), ignore_merges=True, add_bos=True),
+    "dbrx smaug-bpe chatglm-bpe glm4 megrez qwen2-like": Rule((LLAMA3,)),
+    "deepseek-llm": Rule(DEEPSEEK_LLM),
+    "deepseek-coder": Rule(DEEPSEEK_CODER),
+    "deepseek-v3 deepseek-r1-qwen-like hunyuan-dense": Rule(DEEPSEEK_V3),
+    "falcon": Rule(FALCON),
+    "gpt-2 phi-2 jina-es jina-de gigachat jina-v1-en jina-v2-es jina-v2-de a.x-4.0 mellum mpt olmo jais roberta-bpe": Rule((GPT2,)),
+    "starcoder refact command-r smollm codeshell exaone minerva-7b granite-docling": Rule((DIGIT, GPT2)),
+    "qwen2 stablelm2 deepseek-r1-qwen hunyuan kormo": Rule((QWEN2,)),
+    "qwen35": Rule((QWEN35,)),
+    "tekken": Rule((TEKKEN,), ignore_merges=True, add_bos=True),
+    "gpt-4o llama4 o200k": Rule((O200K,)),
+    "poro-chat bloom gpt3-finnish": Rule((WORDS,)),
+    "viking": Rule((WORDS, DIGIT)),
+}
+RULES = {name: rule for names, rule in _RULES.items() for name in names.split() if not name.endswith("-like")}
+
+
+def get(name: str) -> Rule:
+    if name not in RULES:
+        raise UnsupportedModel(f"pre-tokenizer {name!r} is not supported; supported: {', '.join(sorted(RULES))}")
+    return RULES[name]

@@ -1,0 +1,62 @@
+"""Special tokens in text: which there are, and how a text is cut at them before the tokenizer proper sees it.
+
+Control and unknown tokens are recognized only where the caller asks for it; user-defined ones always. Longer tokens are looked for first, over the whole text, as llama.cpp does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+# Texts that end a turn or the text, whatever the metadata says: files often name only one of a model's end tokens.
+END_TEXTS = frozenset(
+    """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <turn|> <|endoftext|> <|end_of_text|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS]
+    <|end_of_turn|> <|endofturn|> <|eot|> <|END_OF_TURN_TOKEN|> <|end_of_sentence|> <｜end▁of▁sentence｜> <end_of_utterance> [|endofturn|] <|user|>END </s>""".split()
+) | {"< EOT >"}
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+class SpecialTokens:
+    """tokens: vocabulary texts; types: GGUF's token types. strip_right: ids after which whitespace in the text is dropped."""
+
+    def __init__(self, tokens: list[str], types: Iterable[int], strip_right: frozenset[int] = frozenset()):
+        controls: dict[str, int] = {}
+        users: dict[str, int] = {}
+        for i, kind in enumerate(types):
+            if kind in (CONTROL, UNKNOWN) and tokens[i]:
+                controls.setdefault(tokens[i], i)
+            elif kind == USER_DEFINED and tokens[i]:
+                users.setdefault(tokens[i], i)
+        self.control_ids = frozenset(controls.values())
+        self.control_texts = frozenset(controls)
+        self._strip_right = strip_right
+        self._ids = controls | users
+        # Most texts hold none: one pass of a pattern finds candidates, longest first at each place.
+        self._always, self._all = _pattern(users), _pattern(self._ids)
+
+    def cut(self, text: str, parse_special: bool) -> list[str | int]:
+        """Pieces of plain text and ids of special tokens, in order."""
+        pattern = self._all if parse_special else self._always
+        if pattern is None:
+            return [text] if text else []
+        pieces: list[str | int] = []
+        at = 0
+        for match in pattern.finditer(text):
+            if match.start() > at:
+                pieces.append(text[at : match.start()])
+            token = self._ids[match[0]]
+            pieces.append(token)
+            at = match.end()
+            if token in self._strip_right:
+                at += len(text) - at - len(text[at:].lstrip())
+        if at < len(text):
+            pieces.append(text[at:])
+        return pieces
+
+
+def _pattern(texts: dict[str, int]) -> re.Pattern[str] | None:
+    if not texts:
+        return None
+    return re.compile("|".join(re.escape(t) for t in sorted(texts, key=len, reverse=True)))
