@@ -6,7 +6,7 @@ Control and unknown tokens are recognized only where the caller asks for it; use
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -32,23 +32,19 @@ class SpecialTokens:
         self.control_ids = frozenset(controls.values())
         self.control_texts = frozenset(controls)
         self._strip_right = strip_right
-        self._ids = controls | users
-        # Most texts hold none: one pass of a pattern finds candidates, longest first at each place.
-        self._always, self._all = _pattern(users), _pattern(self._ids)
+        self._always, self._all = _Finder(users), _Finder(controls | users)
 
     def cut(self, text: str, parse_special: bool) -> list[str | int]:
         """Pieces of plain text and ids of special tokens, in order."""
-        pattern = self._all if parse_special else self._always
-        if pattern is None:
-            return [text] if text else []
         pieces: list[str | int] = []
         at = 0
-        for match in pattern.finditer(text):
-            if match.start() > at:
-                pieces.append(text[at : match.start()])
-            token = self._ids[match[0]]
+        for start, end, token in (self._all if parse_special else self._always).find(text):
+            if start < at:
+                continue  # whitespace that a token before it took along
+            if start > at:
+                pieces.append(text[at:start])
             pieces.append(token)
-            at = match.end()
+            at = end
             if token in self._strip_right:
                 at += len(text) - at - len(text[at:].lstrip())
         if at < len(text):
@@ -56,7 +52,26 @@ class SpecialTokens:
         return pieces
 
 
-def _pattern(texts: dict[str, int]) -> re.Pattern[str] | None:
-    if not texts:
-        return None
-    return re.compile("|".join(re.escape(t) for t in sorted(texts, key=len, reverse=True)))
+class _Finder:
+    """Finds given texts in another, the longest at each place. Vocabularies have thousands: they are looked up by first character and length."""
+
+    def __init__(self, ids: dict[str, int]):
+        self._ids = ids
+        lengths: dict[str, set[int]] = {}
+        for text in ids:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
+        self._first = re.compile("[" + "".join(map(re.escape, lengths)) + "]") if lengths else None
+
+    def find(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """(start, end, id) of each occurrence, left to right, none overlapping."""
+        at = 0
+        while self._first is not None and (match := self._first.search(text, at)):
+            start = match.start()
+            at = start + 1
+            for length in self._lengths[match[0]]:
+                token = self._ids.get(text[start : start + length])
+                if token is not None:
+                    yield start, start + length, token
+                    at = start + length
+                    break
