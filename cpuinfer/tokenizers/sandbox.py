@@ -1,87 +1,40 @@
-"""Runs a Jinja template that is not trusted: no Python objects to reach, and limits on time, output and every way to make large values.
+"""Runs a Jinja template that is not trusted: nothing of Python to reach, and limits on time, output and memory.
 
-jinja2's immutable sandbox keeps templates from attributes with underscores, from functions' globals and from changing what they are given. On top: operators, string concatenation,
-filters and calls refuse results that could grow beyond the limit, and a render that runs longer than SECONDS is stopped from outside.
+What holds: no attribute with an underscore, no function's globals, no file, no import or include, no change to what the template is given (jinja2's immutable sandbox).
+Output of at most 16 MiB. No string, container or integer beyond the bounds in limits.py, and at most BUDGET characters made in all, whatever operator, filter, call,
+macro or block makes them. After SECONDS an exception is raised in the rendering thread, repeatedly, until it ends: every loop of a template runs Python code, and no
+single built-in call runs long on values within the bounds. Compiling is under the same limits. A thread that does not end all the same is left alone as a daemon.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
-import re
 import threading
+import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from ..errors import TemplateError
+from . import limits
+from .limits import TooLarge
 
 SECONDS = 2.0
-MAXIMUM_CHARACTERS = 16 << 20
-MAXIMUM_INTEGER = 1 << 20  # largest count or width that a call may be given
-MAXIMUM_ITEMS = 1 << 17  # of lists that operators make
-MAXIMUM_BITS = 4096  # of integers that operators make
-_LONG_NUMBER = re.compile(r"\d{6,}|\*")
+_GRACE = 3.0  # seconds that a stopped thread gets to end
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
-class _TooLarge(Exception):
-    pass
-
-
-class _Timeout(BaseException):
-    """Raised in the rendering thread from outside."""
-
-
-class _Refused(Exception):
+class Refused(Exception):
     """The template's own raise_exception."""
 
 
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, (str, bytes, list, tuple, dict)) else 1
-
-
-def _check_depth(value: Any) -> Any:
-    """Refuse containers that would be huge as text: shared parts count each time they occur."""
-    total, stack = 0, [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            total += len(item)
-        elif isinstance(item, dict):
-            stack += [*item.keys(), *item.values()]
-        elif isinstance(item, (list, tuple, set)):
-            stack += item
-        total += 1
-        if total + len(stack) > MAXIMUM_CHARACTERS:
-            raise _TooLarge
-    return value
-
-
-def _check_call(name: str, arguments: list[Any]) -> None:
-    """Refuse arguments from which a built-in could make a huge value."""
-    sizes = [_size(a) for a in arguments]
-    if any(isinstance(a, int) and not isinstance(a, bool) and abs(a) > MAXIMUM_INTEGER for a in arguments):
-        if name != "range" and any(isinstance(a, (str, list, tuple, dict)) for a in arguments):
-            raise _TooLarge
-    if name in ("replace", "join", "translate", "format", "format_map", "indent", "wordwrap"):
-        total = 1
-        for size in sizes:
-            total *= max(1, size)
-        if total > 64 * MAXIMUM_CHARACTERS and sum(sizes) > MAXIMUM_CHARACTERS // 64:
-            raise _TooLarge
-    if name in ("format", "format_map", "%") and any(isinstance(a, str) and _LONG_NUMBER.search(a) for a in arguments[:1]):
-        raise _TooLarge
-
-
-def _checked(value: Any) -> Any:
-    if _size(value) > MAXIMUM_CHARACTERS:
-        raise _TooLarge
-    return value
-
-
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """As Hugging Face's templates expect: no HTML escaping, no ASCII escaping."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """As Hugging Face's templates expect: neither HTML nor ASCII escaping."""
+    if indent is not None:
+        limits.at_most(len(indent) if isinstance(indent, str) else limits.number(indent), 64)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return "".join(limits.collected(encoder.iterencode(value), 0)) if indent is not None else encoder.encode(value)
 
 
 @functools.cache
@@ -89,18 +42,15 @@ def _environment_class() -> type:
     """Made when first needed: importing jinja2 takes a while."""
     from jinja2 import nodes
     from jinja2.compiler import CodeGenerator
+    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import pass_context
-
-    @pass_context  # which also keeps jinja2 from computing constant output while it compiles, outside the limits
-    def finalize(context: Any, value: Any) -> Any:
-        return _check_depth(value)
+    from jinja2.utils import _PassArg
 
     class Generation(Extension):
         """{% generation %} marks the assistant's part for training; here it only holds its content."""
 
-        tags = {"generation"}
+        tags = frozenset({"generation"})  # type: ignore[assignment]
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
@@ -108,6 +58,13 @@ def _environment_class() -> type:
             return nodes.Scope(body, lineno=line)
 
     class LimitedCode(CodeGenerator):
+        """Sends through the environment what jinja2 otherwise compiles to plain Python: ~, slices and displays of lists, tuples and dicts."""
+
+        def _through(self, name: str, visit: Callable[..., None], node: Any, frame: Any) -> None:
+            self.write(f"environment.{name}(")
+            visit(node, frame)
+            self.write(")")
+
         def visit_Concat(self, node: Any, frame: Any) -> None:
             self.write("environment.limited_concat((")
             for part in node.nodes:
@@ -115,134 +72,193 @@ def _environment_class() -> type:
                 self.write(", ")
             self.write("))")
 
+        def visit_Getitem(self, node: Any, frame: Any) -> None:
+            if isinstance(node.arg, nodes.Slice):
+                self._through("made", super().visit_Getitem, node, frame)
+            else:
+                super().visit_Getitem(node, frame)
+
+        def visit_List(self, node: Any, frame: Any) -> None:
+            self._through("made", super().visit_List, node, frame)
+
+        def visit_Dict(self, node: Any, frame: Any) -> None:
+            self._through("made", super().visit_Dict, node, frame)
+
+        def visit_Tuple(self, node: Any, frame: Any) -> None:
+            if node.ctx == "load":
+                self._through("made", super().visit_Tuple, node, frame)
+            else:
+                super().visit_Tuple(node, frame)
+
     class LimitedEnvironment(ImmutableSandboxedEnvironment):
         code_generator_class = LimitedCode
-        intercepted_binops = frozenset({"+", "*", "**", "%", "//", "-"})
+        intercepted_binops = frozenset({"+", "*", "**", "%", "-"})
+        budget = limits.BUDGET
 
         def __init__(self) -> None:
-            # Not optimized, for the same reason as finalize.
-            super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], optimized=False, finalize=finalize)
-            self.globals.pop("lipsum", None)
+            super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], finalize=self.shown)
+            del self.globals["lipsum"]
             self.filters["tojson"] = _tojson
-            self.filters = {name: _limited(name, function) for name, function in self.filters.items()}
+            self.filters = {name: self._limited(name, function) for name, function in self.filters.items()}
+            self.tests = {name: self._limited(name, function) for name, function in self.tests.items()}
+
+        def made(self, value: Any) -> Any:
+            """Counts a new value against the budget."""
+            size = limits.written(value)
+            if size > 64:
+                self.budget -= size
+                if self.budget < 0:
+                    raise TooLarge
+            return value
 
         @staticmethod
-        def concat(parts: Any) -> str:  # type: ignore[override]
-            collected, total = [], 0
-            for part in parts:
-                total += len(part)
-                if total > MAXIMUM_CHARACTERS:
-                    raise _TooLarge
-                collected.append(part)
-            return "".join(collected)
+        def shown(value: Any) -> Any:
+            limits.written(value)
+            return value
+
+        def concat(self, parts: Any) -> str:  # type: ignore[override]
+            return str(self.made("".join(limits.collected(parts, 0))))
 
         def limited_concat(self, parts: tuple[Any, ...]) -> str:
-            return self.concat(str(_check_depth(p)) for p in parts)
+            return self.concat(part if isinstance(part, str) else str(self.shown(part)) for part in parts)
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if operator in ("*", "+") and _size(left) + _size(right) > 2:
-                count = left if isinstance(left, int) else right if isinstance(right, int) else 1
-                if operator == "*" and (_size(left) if not isinstance(left, int) else _size(right)) * max(1, count) > MAXIMUM_CHARACTERS:
-                    raise _TooLarge
-                if operator == "+" and _size(left) + _size(right) > MAXIMUM_CHARACTERS:
-                    raise _TooLarge
-                if isinstance(left, (list, tuple)) or isinstance(right, (list, tuple)):
-                    items = _size(left) + _size(right) if operator == "+" else max(_size(left), _size(right)) * max(1, count)
-                    if items > MAXIMUM_ITEMS:
-                        raise _TooLarge
-            elif operator == "%" and isinstance(left, str):
-                _check_call("%", [left, right])
-            elif isinstance(left, int) and isinstance(right, int):
-                bits = left.bit_length() * max(1, abs(right)) if operator == "**" else left.bit_length() + right.bit_length()
-                if bits > MAXIMUM_BITS:
-                    raise _TooLarge
-            return _checked(super().call_binop(context, operator, left, right))
+            if operator == "*":
+                limits.multiply(left, right)
+            elif operator in ("+", "-"):
+                limits.add(left, right)
+            elif operator == "**":
+                limits.power(left, right)
+            elif isinstance(left, (str, bytes)):
+                limits.percent(left, right)
+            result = super().call_binop(context, operator, left, right)
+            return self.made(result) if isinstance(result, (str, bytes)) else result
+
+        def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+            """Refuse at once: jinja2's own way prints nothing until the value is used."""
+            raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe")
+
+        def wrap_str_format(self, value: Any) -> Any:
+            wrapper = super().wrap_str_format(value)
+            if wrapper is None:
+                return None
+            text = value.__self__
+
+            def limited(*args: Any, **kwargs: Any) -> str:
+                mapping = args[0].values() if args and isinstance(args[0], dict) and value.__name__ == "format_map" else ()
+                limits.formatted(text, [*args, *kwargs.values(), *mapping])
+                return str(self.made(wrapper(*args, **kwargs)))
+
+            return functools.update_wrapper(limited, value)
 
         def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-            owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
-            known = [owner] if isinstance(owner, (str, bytes, list, tuple, dict)) else []
-            _check_call(getattr(function, "__name__", ""), [*known, *args, *kwargs.values()])
-            return _checked(super().call(context, function, *args, **kwargs))
+            owner = getattr(function, "__self__", None)
+            name = str(getattr(function, "__name__", ""))
+            if isinstance(owner, (str, bytes)):
+                checked = limits.method(owner, name, (*args, *kwargs.values()))
+                args = checked if name == "join" else args
+            elif isinstance(owner, int):
+                for value in (*args, *kwargs.values()):
+                    limits.number(value)
+            elif isinstance(owner, _CONTAINERS):
+                for value in (owner, *args):
+                    limits.written(value)
+            result = super().call(context, function, *args, **kwargs)
+            return self.made(result) if isinstance(result, (str, bytes, *_CONTAINERS)) else result
+
+        def _limited(self, name: str, function: Any) -> Any:
+            skip = 0 if _PassArg.from_obj(function) is None else 1
+
+            @functools.wraps(function)
+            def limited(*args: Any, **kwargs: Any) -> Any:
+                checked = limits.filter_arguments(name, list(args[skip:]), kwargs)
+                result = function(*args[:skip], *checked, **kwargs)
+                return self.made(result) if isinstance(result, (str, bytes, *_CONTAINERS)) else result
+
+            return limited
 
     return LimitedEnvironment
 
 
-def _limited(name: str, function: Any) -> Any:
-    @functools.wraps(function)
-    def limited(*args: Any, **kwargs: Any) -> Any:
-        _check_call(name, [*args, *kwargs.values()])
-        for argument in args:
-            if isinstance(argument, (list, tuple, dict)):
-                _check_depth(argument)
-        if name in ("center", "indent", "batch", "slice", "round", "tojson", "truncate", "wordwrap"):
-            numbers = [a for a in [*args, *kwargs.values()] if isinstance(a, int) and not isinstance(a, bool)]
-            if any(abs(n) > MAXIMUM_INTEGER for n in numbers):
-                raise _TooLarge
-        return _checked(function(*args, **kwargs))
-
-    return limited
-
-
 class Sandbox:
-    """One compiled template. render(variables) -> text; raises TemplateError with one line."""
+    """One template, compiled at its first use."""
 
-    def __init__(self, source: str, clock: Any = datetime.now):
-        from jinja2.exceptions import TemplateSyntaxError
-
-        environment = _environment_class()()
-        environment.globals["raise_exception"] = self._raise
-        environment.globals["strftime_now"] = lambda pattern: clock().strftime(str(pattern)[:256])
-        if len(source) > MAXIMUM_CHARACTERS:
-            raise TemplateError("the chat template is longer than 16 MiB; the file is damaged")
-        try:
-            self._template = environment.from_string(source)
-        except TemplateSyntaxError as error:
-            raise TemplateError(f"the chat template has a syntax error in line {error.lineno}: {error.message}; use --raw for plain completion") from None
-        except RecursionError:
-            raise TemplateError("the chat template is nested too deeply; use --raw for plain completion") from None
-
-    @staticmethod
-    def _raise(message: Any) -> None:
-        raise _Refused(str(message)[:2000])
+    def __init__(self, source: str, clock: Callable[[], datetime] = datetime.now):
+        self._source, self._clock = source, clock
+        self._template: Any = None
+        self._lock = threading.Lock()  # one render at a time: the budget belongs to the environment
 
     def render(self, variables: dict[str, Any]) -> str:
-        outcome: list[Any] = []
+        """The text; raises TemplateError with one line."""
+        with self._lock:
+            return limited_run(lambda: self._render(variables), SECONDS)
 
-        def work() -> None:
-            try:
-                outcome.append(self._template.render(variables))
-            except BaseException as error:  # handed to the caller's thread below
-                outcome.append(error)
-
-        thread = threading.Thread(target=work, daemon=True, name="cpuinfer-template")
-        thread.start()
-        thread.join(SECONDS)
-        while thread.is_alive() and not outcome:
-            # Every loop of a template runs Python code, where an exception from outside arrives at once.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Timeout))
-            thread.join(0.2)
-        return self._result(outcome[0])
+    def _render(self, variables: dict[str, Any]) -> str:
+        if self._template is None:
+            limits.at_most(len(self._source), limits.ITEMS)
+            environment = _environment_class()()
+            environment.globals["raise_exception"] = self._refuse
+            environment.globals["strftime_now"] = lambda pattern: self._clock().strftime(str(pattern)[:256])
+            self._template = environment.from_string(self._source)
+        self._template.environment.budget = limits.BUDGET
+        return str(self._template.render(variables))
 
     @staticmethod
-    def _result(result: Any) -> str:
-        from jinja2.exceptions import SecurityError, TemplateError as JinjaError
-
-        if isinstance(result, str):
-            return result
-        if isinstance(result, _Refused):
-            raise TemplateError(f"the chat template refuses these messages: {result}")
-        if isinstance(result, _Timeout):
-            raise TemplateError(f"the chat template ran for more than {SECONDS:g} s and was stopped; use --raw for plain completion")
-        if isinstance(result, (_TooLarge, MemoryError, OverflowError)):
-            raise TemplateError("the chat template makes values that are too large; use --raw for plain completion")
-        if isinstance(result, SecurityError):
-            raise TemplateError(f"the chat template tried what templates may not do: {_line(result)}")
-        if isinstance(result, RecursionError):
-            raise TemplateError("the chat template is nested too deeply; use --raw for plain completion")
-        if isinstance(result, (JinjaError, Exception)):
-            raise TemplateError(f"the chat template failed on these messages: {_line(result)}")
-        raise result
+    def _refuse(message: Any) -> None:
+        limits.written(message)
+        raise Refused(str(message))
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def limited_run(function: Callable[[], str], seconds: float) -> str:
+    """function() in a thread that is stopped after so many seconds; what it raises becomes a TemplateError."""
+    outcome: list[str | BaseException] = []
+    ending = threading.Lock()  # held while the thread may be interrupted: none is after it has ended
+
+    def work() -> None:
+        try:
+            result: str | BaseException = function()
+        except BaseException as error:  # noqa: BLE001 (told to the caller below)
+            result = error
+        with ending:
+            outcome.append(result)
+
+    thread = threading.Thread(target=work, daemon=True, name="cpuinfer-template")
+    thread.start()
+    thread.join(seconds)
+    last = time.monotonic() + _GRACE
+    stopped = False
+    while thread.is_alive() and time.monotonic() < last:
+        with ending:
+            if not outcome:
+                _interrupt(thread.ident)
+                stopped = True
+        thread.join(0.05)
+    if stopped or not outcome:
+        raise TemplateError(f"the chat template ran for more than {seconds:g} s and was stopped; use --raw for plain completion")
+    return _result(outcome[0])
+
+
+def _interrupt(thread: int | None) -> None:
+    import ctypes
+
+    # SystemExit is the one exception that threading does not report when it arrives at the very end of a thread.
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), ctypes.py_object(SystemExit))
+
+
+def _result(result: str | BaseException) -> str:
+    from jinja2.exceptions import SecurityError, TemplateSyntaxError
+
+    if isinstance(result, str):
+        return result
+    words = " ".join(str(result)[:2000].split())[:300] or type(result).__name__
+    advice = "use --raw for plain completion"
+    if isinstance(result, Refused):
+        raise TemplateError(f"the chat template refuses these messages: {words}")
+    if isinstance(result, (TooLarge, MemoryError, OverflowError)):
+        raise TemplateError(f"the chat template makes values that are too large; {advice}")
+    if isinstance(result, RecursionError):
+        raise TemplateError(f"the chat template is nested too deeply; {advice}")
+    if isinstance(result, TemplateSyntaxError):
+        raise TemplateError(f"the chat template has a syntax error in line {result.lineno}: {words}; {advice}")
+    did = "tried what templates may not do" if isinstance(result, SecurityError) else "failed on these messages"
+    raise TemplateError(f"the chat template {did}: {words}") from result
