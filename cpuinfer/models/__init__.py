@@ -1,0 +1,1 @@
+"""The catalog of known models and the local store of files."""
