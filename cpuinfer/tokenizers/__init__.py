@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import GGUFError, UnsupportedModel
-from .special import CONTROL, END_KEYS, END_TEXTS, NORMAL, UNKNOWN, SpecialTokens
+from .special import CONTROL, END_KEYS, END_TEXTS, FILL_TEXTS, UNDEFINED, UNKNOWN, UNUSED, SpecialTokens, types_of
 
 MODELS = {"llama": "spm", "gpt2": "bpe"}
+# Python strings may hold halves of surrogate pairs (from JSON, or bytes that were not UTF-8), which no tokenizer takes.
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def load(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -36,32 +39,39 @@ class Tokenizer:
     n_vocab; bos_id, eos_id: int or None; add_bos, add_eos: whether `encode` adds them by default; end_ids: every token that ends an answer.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], add_bos: bool, strip_right: frozenset[int] = frozenset()):
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        add_bos: bool,
+        strip_right: frozenset[int] = frozenset(),
+        default_bos: int | None = None,
+        default_eos: int | None = None,
+    ):
         tokens = required(metadata, "tokens")
         self.tokens: list[str] = list(tokens)
         self.n_vocab = len(self.tokens)
-        types = metadata.get("tokenizer.ggml.token_type")
-        self.types: list[int] = [NORMAL] * self.n_vocab if types is None else list(map(int, types))
-        if len(self.types) != self.n_vocab:
-            raise GGUFError(f"tokenizer.ggml.token_type has {len(self.types)} entries for {self.n_vocab} tokens; the file is damaged")
-        # End markers are control tokens, whatever type the file gives them: message text must not end a turn.
-        for i in self._ids_of(END_TEXTS):
-            self.types[i] = CONTROL
+        self.types = types_of(metadata.get("tokenizer.ggml.token_type"), self.n_vocab)
+        end_texts = END_TEXTS.intersection(self.tokens)
+        if "<|tool_response>" in end_texts:  # gemma 4 ends turns with its own markers; </s> is a tag of HTML there
+            end_texts -= {"</s>"}
+        # Such markers are control tokens, whatever type the file gives them: message text must not end a turn.
+        for text in end_texts | FILL_TEXTS.intersection(self.tokens):
+            self.types[self.tokens.index(text)] = CONTROL
         self.special = SpecialTokens(self.tokens, self.types, strip_right)
-        self.bos_id, self.eos_id = self._id(metadata, "bos_token_id"), self._id(metadata, "eos_token_id")
+        self.bos_id, self.eos_id = self._id(metadata, "bos_token_id", default_bos), self._id(metadata, "eos_token_id", default_eos)
         self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)) and self.bos_id is not None
         self.add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False)) and self.eos_id is not None
-        ends = {self._id(metadata, key) for key in END_KEYS} - {None}
-        ends |= set(self._ids_of(END_TEXTS))
-        if {"<|return|>", "<|call|>"} <= self.special.control_texts:  # gpt-oss ends its channels, not its turn, with <|end|>
-            ends -= {i for i in ends if i is not None and self.tokens[i] == "<|end|>"}
+        ends = {self.eos_id, *(self._id(metadata, key) for key in END_KEYS)}
+        if {"<|return|>", "<|call|>"} <= end_texts or {"<|calls|>", "<|flush|>"} <= end_texts:
+            end_texts -= {"<|end|>"}  # ends a message of several in one turn there
+            ends = {i for i in ends if i is None or self.tokens[i] != "<|end|>"}
+        ends |= {self.tokens.index(text) for text in end_texts}
         self.end_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
 
-    def _ids_of(self, texts: frozenset[str]) -> list[int]:
-        return [i for i, text in enumerate(self.tokens) if text in texts]
-
-    def _id(self, metadata: Mapping[str, Any], name: str) -> int | None:
+    def _id(self, metadata: Mapping[str, Any], name: str, default: int | None = None) -> int | None:
         value = metadata.get(f"tokenizer.ggml.{name}")
+        if value is None and default is not None and default < self.n_vocab and self.types[default] == CONTROL:
+            return default
         if value is None or isinstance(value, bool) or not isinstance(value, int) or value in (-1, 0xFFFFFFFF):
             return None
         if not 0 <= value < self.n_vocab:
@@ -80,18 +90,22 @@ class Tokenizer:
             ids.append(self.eos_id)
         return ids
 
-    def encode_parts(self, parts: list[tuple[str, bool]]) -> list[int]:
-        """Ids of (text, parse_special) pieces of one text, no BOS or EOS added. Neighbouring plain pieces are tokenized as one text."""
-        pieces: list[str | int] = []
-        for text, parse_special in parts:
-            for piece in self.special.cut(text, parse_special):
-                if isinstance(piece, str) and pieces and isinstance(pieces[-1], str):
-                    pieces[-1] += piece
-                else:
-                    pieces.append(piece)
+    def encode_parts(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """Ids of one text that is given in pieces (text, parse_special), no BOS or EOS added. No control token touches a piece whose parse_special is False."""
+        plain: list[tuple[int, int]] = []
+        at = 0
+        for piece, parse_special in parts:
+            if piece and not parse_special:
+                plain.append((at, at + len(piece)))
+            at += len(piece)
+        return self.encode_marked("".join(piece for piece, _ in parts), plain)
+
+    def encode_marked(self, text: str, plain: list[tuple[int, int]]) -> list[int]:
+        """As encode_parts, for a text and the sorted spans (start, end) of it that are plain text."""
+        text = _SURROGATES.sub("\ufffd", text)
         ids: list[int] = []
         after_special = True
-        for piece in pieces:
+        for piece in self.special.cut(text, plain):
             if isinstance(piece, int):
                 ids.append(piece)
             else:
@@ -111,7 +125,10 @@ class Tokenizer:
         """What a token adds to the text: UTF-8, perhaps part of a character. Control tokens add nothing unless special is asked for."""
         if not 0 <= token < self.n_vocab:
             return b""
-        if self.is_control(token):
+        kind = self.types[token]
+        if kind in (UNUSED, UNDEFINED):
+            return b""
+        if kind in (CONTROL, UNKNOWN):
             return self.tokens[token].encode() if special else b""
         return self._text_bytes(token)
 
@@ -123,5 +140,7 @@ class Tokenizer:
         return b"".join(self.token_bytes(i, not skip_special) for i in ids).decode("utf-8", "replace")
 
     def piece(self, token: int) -> str:
-        """A token for display."""
+        """A token for display: its text, also where it adds nothing to an answer."""
+        if self.types[token] in (UNUSED, UNDEFINED):
+            return self.tokens[token]
         return self.token_bytes(token, special=True).decode("utf-8", "replace")

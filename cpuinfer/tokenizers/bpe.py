@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ def _byte_characters() -> dict[str, int]:
 
 
 BYTES = _byte_characters()
+_at_space = operator.methodcaller("partition", " ")
 
 
 def load(metadata: Mapping[str, Any]) -> BPETokenizer:
@@ -31,26 +33,19 @@ class BPETokenizer(Tokenizer):
 
         rule = pretokenizers.get(str(metadata.get("tokenizer.ggml.pre", "default")))
         super().__init__(metadata, add_bos=rule.add_bos)
-        vocabulary: dict[str, int] = {}
-        for i, text in enumerate(self.tokens):
-            vocabulary.setdefault(text, i)
+        vocabulary = dict(zip(reversed(self.tokens), range(self.n_vocab - 1, -1, -1)))  # of twins the first counts
+        merges = [(left, right) for left, _, right in map(_at_space, required(metadata, "merges"))]
         try:
-            merges = [self._pair(line) for line in required(metadata, "merges")]
-            merges = [(left, right) for left, right in merges if left in vocabulary and right in vocabulary and left + right in vocabulary]
-            self._library = Library(models.BPE(vocabulary, merges, ignore_merges=rule.ignore_merges))
-        except GGUFError:
-            raise
+            try:
+                model = models.BPE(vocabulary, merges, ignore_merges=rule.ignore_merges)
+            except Exception:  # a merge whose pieces or result are no tokens, which can never take part: 0.3 s to look for in a large file
+                merges = [(left, right) for left, right in merges if left in vocabulary and right in vocabulary and left + right in vocabulary]
+                model = models.BPE(vocabulary, merges, ignore_merges=rule.ignore_merges)
         except Exception as error:  # the library raises plain exceptions of many kinds
             raise GGUFError(f"the tokenizer's vocabulary and merges cannot be used: {error}; the file is damaged") from error
+        self._library = Library(model)
         steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
         self._library.pre_tokenizer = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    @staticmethod
-    def _pair(line: str) -> tuple[str, str]:
-        left, separator, right = line.partition(" ")
-        if not separator:
-            raise GGUFError(f"tokenizer.ggml.merges has {line[:40]!r}, which is not two pieces; the file is damaged")
-        return left, right
 
     def _encode_text(self, text: str, after_special: bool) -> list[int]:
         return self._library.encode(text, add_special_tokens=False).ids

@@ -24,6 +24,7 @@ _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 O200K = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}|\p{{N}}{{1,3}}|" + _CASED_REST
 WORDS = r" ?[^(\s|.,!?…。，、।۔،)]+"
 DIGIT = r"\p{N}"
+_HAN_KANA = "[一-龥぀-ゟ゠-ヿ]+"
 _CJK = "[一-龥ࠀ-一가-퟿]+"
 _CASED_LETTERS = (
     "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbe"
@@ -34,9 +35,21 @@ DEEPSEEK_LLM = (r"[\r\n]", rf"\s?[{_CASED_LETTERS}]+", r"\s?[!-/:-~！-／：-�
 DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, DIGIT)
 DEEPSEEK_V3 = (
     r"\p{N}{1,3}",
-    "[一-龥぀-ゟ゠-ヿ]+",
+    _HAN_KANA,
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
 )
+SPARK = (
+    r"\p{N}{1,3}",
+    _HAN_KANA,
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+""",
+    DIGIT,
+)
+YOUTU = (r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+", O200K.replace(r"\p{N}{1,3}", DIGIT))
+JAIS2 = LLAMA3.removesuffix(r"\s+(?!\S)|\s+") + "".join(rf"\s{{{n}}}(?!\S)|" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"\s{1,2}(?!\S)|\s{1}"
+BAILING = r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+SEED_CODER = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+EXAONE_MOE = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+CHAMELEON = (r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", DIGIT, r"[\p{P}!-/:-@\[-`{-~]", GPT2)
 DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")
 
@@ -51,21 +64,33 @@ class Rule:
 _RULES: dict[str, Rule] = {
     "default": Rule(DEFAULT),
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2": Rule((LLAMA3,), ignore_merges=True, add_bos=True),
-    "dbrx smaug-bpe chatglm-bpe glm4 megrez qwen2-like": Rule((LLAMA3,)),
+    "dbrx smaug-bpe chatglm-bpe glm4": Rule((LLAMA3,)),
+    "minicpm5": Rule((LLAMA3,), ignore_merges=True),
+    "jais-2": Rule((JAIS2,)),
     "deepseek-llm": Rule(DEEPSEEK_LLM),
     "deepseek-coder": Rule(DEEPSEEK_CODER),
-    "deepseek-v3 deepseek-r1-qwen-like hunyuan-dense": Rule(DEEPSEEK_V3),
+    "deepseek-v3 hunyuan-dense joyai-llm hy_v4": Rule(DEEPSEEK_V3),
+    "spark2_5": Rule(SPARK),
+    "youtu": Rule(YOUTU, ignore_merges=True),
     "falcon": Rule(FALCON),
-    "gpt-2 phi-2 jina-es jina-de gigachat jina-v1-en jina-v2-es jina-v2-de a.x-4.0 mellum mpt olmo jais roberta-bpe": Rule((GPT2,)),
-    "starcoder refact command-r smollm codeshell exaone minerva-7b granite-docling": Rule((DIGIT, GPT2)),
-    "qwen2 stablelm2 deepseek-r1-qwen hunyuan kormo": Rule((QWEN2,)),
+    "gpt-2 phi-2 gigachat a.x-4.0 mellum mpt olmo jais trillion granite-docling exaone4": Rule((GPT2,)),
+    "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2": Rule((DIGIT, GPT2)),
+    "qwen2 stablelm2 deepseek-r1-qwen hunyuan kormo megrez f2llmv2 grok-2 solar-open": Rule((QWEN2,)),
+    "ufakzeka": Rule((QWEN2.removeprefix(_CONTRACTIONS + "|"),)),
+    "laguna": Rule((r"[^\n]+|[\n]+", QWEN2)),
     "qwen35": Rule((QWEN35,)),
     "tekken": Rule((TEKKEN,), ignore_merges=True, add_bos=True),
-    "gpt-4o llama4 o200k": Rule((O200K,)),
+    "gpt-4o llama4 kanana2 talkie minimax-m2": Rule((O200K,)),
+    "tiny_aya cohere2moe": Rule((r"\d{1,3}(?=(?:\d{3})*\b)", O200K)),
     "poro-chat bloom gpt3-finnish": Rule((WORDS,)),
     "viking": Rule((WORDS, DIGIT)),
+    "superbpe": Rule((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    "bailingmoe bailingmoe2 llada-moe": Rule((BAILING,)),
+    "seed-coder": Rule((SEED_CODER,)),
+    "exaone-moe": Rule((EXAONE_MOE,)),
+    "chameleon": Rule(CHAMELEON, add_bos=True),
 }
-RULES = {name: rule for names, rule in _RULES.items() for name in names.split() if not name.endswith("-like")}
+RULES = {name: rule for names, rule in _RULES.items() for name in names.split()}
 
 
 def get(name: str) -> Rule:

@@ -6,19 +6,27 @@ what does not overlap it, as llama.cpp does.
 
 from __future__ import annotations
 
+import heapq
 import re
+from bisect import bisect_right
 
 import numpy as np
 
 from ..errors import GGUFError
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+UNDEFINED, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(7)
 
 # Texts that end a turn or the text, whatever the metadata says: files often name only one of a model's end tokens.
 END_TEXTS = frozenset(
     """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <turn|> <|tool_response> <|endoftext|> <|end_of_text|> <|eom_id|> <EOT> _<EOT> [EOT]
-    [EOS] <eos> </s> <|end_of_turn|> <|endofturn|> <|END_OF_TURN_TOKEN|> <｜end▁of▁sentence｜> <end_of_utterance> [|endofturn|] [e~[""".split()
+    [EOS] <eos> </s> <|end_of_turn|> <|endofturn|> <|END_OF_TURN_TOKEN|> <｜end▁of▁sentence｜> <end_of_utterance> [|endofturn|] [e~[
+    <|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <reponame> <|file_sep|>""".split()
 ) | {"< EOT >"}
+# Markers of fill-in-the-middle, which some files wrongly give as ordinary text.
+FILL_TEXTS = frozenset(
+    """<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|>
+    <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|>""".split()
+)
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -47,17 +55,18 @@ class SpecialTokens:
         self.control_ids = frozenset(controls.values())
         self.control_texts = frozenset(controls)
         self._strip_right = strip_right
-        self._finder = _Finder({**users, **controls})
-
-    def controls_in(self, text: str) -> list[tuple[int, int, int]]:
-        """(start, end, id) of the control tokens that a text holds."""
-        return [found for found in self._finder.find(text) if found[2] in self.control_ids]
+        self._ids = {**users, **controls}
+        lengths: dict[str, set[int]] = {}
+        for text in self._ids:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
+        self._first = re.compile("[" + "".join(map(re.escape, lengths)) + "]") if lengths else None
 
     def cut(self, text: str, plain: list[tuple[int, int]]) -> list[str | int]:
         """Pieces of plain text and ids of special tokens, in order. plain: sorted spans (start, end); a control token that touches one is text."""
         pieces: list[str | int] = []
         at = 0
-        for start, end, token in _without_overlaps(self._allowed(self._finder.find(text), plain)):
+        for start, end, token in self.find(text, plain):
             if start < at:  # inside the whitespace that a token before it took along
                 continue
             if start > at:
@@ -70,50 +79,42 @@ class SpecialTokens:
             pieces.append(text[at:])
         return pieces
 
-    def _allowed(self, found: list[tuple[int, int, int]], plain: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        allowed = []
-        n = 0
-        for start, end, token in found:
-            while n < len(plain) and plain[n][1] <= start:
-                n += 1
-            if token not in self.control_ids or n == len(plain) or plain[n][0] >= end:
-                allowed.append((start, end, token))
-        return allowed
+    def find(self, text: str, plain: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        """(start, end, id) of the special tokens in a text, sorted by place; plain as in `cut`."""
+        plain_starts = [start for start, _ in plain]
+        # Only the longest candidate of each place waits in the heap; a shorter one takes its turn when the longer is refused.
+        waiting = self._candidates(text)
+        covered = bytearray(len(text))
+        found = []
+        while waiting:
+            negative, start = heapq.heappop(waiting)
+            end = start - negative
+            if covered[start]:
+                continue
+            token = self._ids[text[start:end]]
+            n = bisect_right(plain_starts, end - 1) - 1  # the last plain span that starts before the end
+            is_plain = token in self.control_ids and n >= 0 and plain[n][1] > start
+            # What was taken before is at least as long as this, so an overlap shows at one of the ends.
+            if is_plain or covered[end - 1]:
+                if shorter := self._longest(text, start, -negative):
+                    heapq.heappush(waiting, (-shorter, start))
+                continue
+            covered[start:end] = b"\1" * (end - start)
+            found.append((start, end, token))
+        return sorted(found)
 
-
-def _without_overlaps(found: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The longest first, among equals the leftmost, each only where nothing chosen before overlaps it; sorted by place."""
-    taken: dict[int, tuple[int, int, int]] = {}
-    covered: set[int] = set()
-    for start, end, token in sorted(found, key=lambda f: (f[0] - f[1], f[0])):
-        # What is chosen is at least as long as this, so it reaches over one of its ends.
-        if start not in covered and end - 1 not in covered:
-            taken[start] = (start, end, token)
-            covered.update(range(start, end))
-    return [taken[start] for start in sorted(taken)]
-
-
-class _Finder:
-    """Finds given texts in another. Vocabularies have thousands of them: they are looked up by first character and length."""
-
-    def __init__(self, ids: dict[str, int]):
-        self._ids = ids
-        lengths: dict[str, set[int]] = {}
-        for text in ids:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(sizes) for first, sizes in lengths.items()}
-        self._first = re.compile("[" + "".join(map(re.escape, lengths)) + "]") if lengths else None
-
-    def find(self, text: str) -> list[tuple[int, int, int]]:
-        """(start, end, id) of every occurrence, overlapping ones too, sorted by start."""
+    def _candidates(self, text: str) -> list[tuple[int, int]]:
+        """A heap of (-length, start): the longest special token at each place that has one."""
         if self._first is None:
             return []
-        ids, lengths = self._ids, self._lengths
-        found = []
-        for match in self._first.finditer(text):
-            start = match.start()
-            for length in lengths[match[0]]:
-                token = ids.get(text[start : start + length])
-                if token is not None:
-                    found.append((start, start + length, token))
-        return found
+        places = ((self._longest(text, match.start(), len(text) + 1), match.start()) for match in self._first.finditer(text))
+        heap = [(-length, start) for length, start in places if length]
+        heapq.heapify(heap)
+        return heap
+
+    def _longest(self, text: str, start: int, below: int) -> int:
+        """Length of the longest special token at a place that is shorter than `below`; 0 if none is."""
+        for length in self._lengths[text[start]]:
+            if length < below and start + length <= len(text) and text[start : start + length] in self._ids:
+                return length
+        return 0

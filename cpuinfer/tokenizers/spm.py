@@ -29,7 +29,7 @@ class SPMTokenizer(Tokenizer):
     def __init__(self, metadata: Mapping[str, Any]):
         import sentencepiece
 
-        super().__init__(metadata, add_bos=True, strip_right=_strip_right(metadata))
+        super().__init__(metadata, add_bos=True, strip_right=_strip_right(metadata), default_bos=1, default_eos=2)
         self._add_space_prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
         scores = required(metadata, "scores")
         if len(scores) != self.n_vocab:
@@ -61,7 +61,7 @@ class SPMTokenizer(Tokenizer):
         text = self.tokens[token]
         if self.types[token] == BYTE and (match := _BYTE_PIECE.fullmatch(text)):
             return bytes([int(match[1], 16)])
-        if self.types[token] == USER_DEFINED:
+        if self.types[token] == USER_DEFINED:  # their texts have spaces as they are
             return text.encode()
         return text.replace(SPACE, " ").encode()
 
@@ -89,6 +89,11 @@ def _strip_right(metadata: Mapping[str, Any]) -> frozenset[int]:
 
 # ---- the model ------------------------------------------------------------------------------------------------------------------------
 
+# Each piece is: field 1 of ModelProto {field 1: text, field 2: score f32, field 3: type}. Lengths are written as varints of two bytes, always, so that a piece has a fixed frame
+# and numpy can lay out all of a vocabulary at once (262,144 pieces in a warm start: 0.7 s in a loop, 0.15 s so; 2 cores of a Zen 5, 2026-12).
+_HEAD, _TAIL = 6, 7
+_LONGEST_PIECE = (1 << 14) - 1 - _HEAD - _TAIL
+
 
 def _varint(value: int) -> bytes:
     out = bytearray()
@@ -107,31 +112,51 @@ def _integer(number: int, value: int) -> bytes:
     return _varint(number << 3) + _varint(value)
 
 
-def _model(tokens: list[str], scores: Any, types: Any, unknown: int) -> bytes:
+def _two_byte_varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return (values & 127 | 128).astype("u1"), (values >> 7).astype("u1")
+
+
+def _model(tokens: list[str], scores: Any, types: list[int], unknown: int) -> bytes:
     """ModelProto: pieces (text, score, type), BPE with byte fallback, no normalization, no added space. Special tokens never come here as text, so they are plain controls."""
-    # 262,144 pieces in a warm start: everything of a fixed size is made at once, outside the loop.
-    packed = np.asarray(scores, "<f4").tobytes()
-    ends = {kind: b"\x18" + bytes([kind]) for kind in range(16)}
-    headers = [(b"\x0a" + _varint(n + len(_varint(n)) + 8), b"\x0a" + _varint(n)) for n in range(512)]
-    pieces: list[bytes] = []
-    seen: set[str] = set()
-    for i, text in enumerate(tokens):
-        kind = types[i]
-        if i == unknown:
-            kind = UNKNOWN
-        elif kind != CONTROL and kind != BYTE:
-            kind = CONTROL if kind == UNKNOWN else NORMAL
-        if not text or text in seen:  # the library wants unique texts; a twin can never be made from text anyway
-            text, kind = f"\x00{i}", CONTROL
-        seen.add(text)
-        raw = text.encode()
-        n = len(raw)
-        outer, inner = headers[n] if n < 512 else (b"\x0a" + _varint(n + len(_varint(n)) + 8), b"\x0a" + _varint(n))
-        pieces += (outer, inner, raw, b"\x15", packed[4 * i : 4 * i + 4], ends[kind])
-    has_bytes = sum(1 for kind in types if kind == BYTE) == 256
-    trainer = _integer(3, _BPE) + _integer(4, len(tokens)) + _integer(35, int(has_bytes)) + _integer(40, unknown)
-    for number, ident in ((41, -1), (42, -1), (43, -1)):
-        trainer += _integer(number, ident & (1 << 64) - 1)
-    trainer += _field(45, tokens[unknown].encode())
+    kinds = np.array(types)
+    # Text may become any token that is not a control or a byte, unused and user-defined ones too: llama.cpp makes no difference.
+    kinds = np.where((kinds == CONTROL) | (kinds == UNKNOWN), CONTROL, np.where(kinds == BYTE, BYTE, NORMAL))
+    kinds[unknown] = UNKNOWN
+    raw = [text.encode() for text in tokens]
+    if len(set(raw)) < len(raw) or b"" in raw:
+        # The library wants unique texts; a later twin can never be made from text anyway.
+        seen = {b""}
+        for i, text in enumerate(raw):
+            if text in seen:
+                raw[i] = b"\x00%d" % i
+                kinds[i] = UNKNOWN if i == unknown else CONTROL
+            seen.add(text)
+    trainer = _integer(3, _BPE) + _integer(4, len(tokens)) + _integer(35, int(np.count_nonzero(kinds == BYTE) == 256)) + _integer(40, unknown)
+    for number in (41, 42, 43):  # bos, eos and padding are none of the library's business
+        trainer += _integer(number, -1 & (1 << 64) - 1)
+    trainer += _field(45, raw[unknown])
     normalizer = _field(1, b"identity") + _integer(3, 0) + _integer(4, 0) + _integer(5, 1)
-    return b"".join(pieces) + _field(2, trainer) + _field(3, normalizer)
+    return _pieces(raw, np.asarray(scores, "<f4"), kinds).tobytes() + _field(2, trainer) + _field(3, normalizer)
+
+
+def _pieces(raw: list[bytes], scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """u1[bytes]: all pieces in protobuf's wire format."""
+    sizes = np.fromiter(map(len, raw), np.int64, len(raw))
+    if sizes.max() > _LONGEST_PIECE:
+        raise GGUFError(f"a token of the vocabulary has {sizes.max()} bytes; the file is damaged")
+    ends = np.cumsum(sizes + _HEAD + _TAIL)
+    starts = ends - sizes - _HEAD - _TAIL
+    out = np.empty(ends[-1], "u1")
+    out[starts], out[starts + 3] = 0x0A, 0x0A
+    out[starts + 1], out[starts + 2] = _two_byte_varints(sizes + _HEAD - 3 + _TAIL)
+    out[starts + 4], out[starts + 5] = _two_byte_varints(sizes)
+    text_places = np.ones(ends[-1], bool)
+    for n in range(_HEAD):
+        text_places[starts + n] = False
+    for n in range(_TAIL):
+        text_places[ends - _TAIL + n] = False
+    out[text_places] = np.frombuffer(b"".join(raw), "u1")
+    out[ends - 7], out[ends - 2], out[ends - 1] = 0x15, 0x18, kinds
+    for n, score_bytes in enumerate(scores.view("u1").reshape(-1, 4).T):
+        out[ends - 6 + n] = score_bytes
+    return out

@@ -1,0 +1,5 @@
+"""python -m cpuinfer"""
+
+from .cli import main
+
+main()
