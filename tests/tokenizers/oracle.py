@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for realmodels
 FIXTURES = Path(__file__).resolve().parents[2].parent / "shared" / "fixtures"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
