@@ -12,6 +12,7 @@ import typer
 
 from ..errors import CpuinferError
 from ..version import __version__
+from .terminal import PipeClosed
 
 app = typer.Typer(
     name="cpuinfer",
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _handle(error: Exception) -> NoReturn:
     name = type(error).__name__
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, (BrokenPipeError, PipeClosed)):
         _quiet_pipe()
         _leave(0)
     if name == "Abort":  # click's own word for an interrupt

@@ -20,6 +20,10 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
+class PipeClosed(Exception):
+    """Whoever read our output is gone. (Not an OSError: click would turn that into exit code 1.)"""
+
+
 class Terminal:
     """quiet: nothing on stderr but errors. verbose: notes even if stderr is not a terminal."""
 
@@ -41,15 +45,17 @@ class Terminal:
         self.clear()
         if self._stdout_terminal:
             text = text.translate(_HARMLESS)
-        data = text.encode("utf-8", "replace")
-        buffer = getattr(sys.stdout, "buffer", None)
-        if buffer is None:
-            sys.stdout.write(text)
-        else:
+        try:
+            buffer = getattr(sys.stdout, "buffer", None)
+            if buffer is None:
+                sys.stdout.write(text)
+            else:  # UTF-8 whatever the locale says
+                sys.stdout.flush()
+                buffer.write(text.encode("utf-8", "replace"))
+                buffer.flush()
             sys.stdout.flush()
-            buffer.write(data)
-            buffer.flush()
-        sys.stdout.flush()
+        except BrokenPipeError:
+            raise PipeClosed from None
         self.at_line_start = text.endswith("\n")
 
     def end_answer(self) -> None:
@@ -134,11 +140,11 @@ def _columns() -> int:
 
 
 def read_stdin(terminal: Terminal) -> str:
-    """Everything piped into stdin; "" where stdin is a terminal or closed. Bytes that are not UTF-8 become U+FFFD, with a warning."""
+    """Everything piped into stdin but the newlines at its end; "" where stdin is a terminal or closed. Bytes that are not UTF-8 become U+FFFD, with a warning."""
     if sys.stdin is None or is_terminal(sys.stdin):
         return ""
     try:
-        data = sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read().rstrip(b"\r\n")
     except (OSError, ValueError, AttributeError):
         return ""
     try:
