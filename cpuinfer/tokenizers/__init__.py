@@ -100,12 +100,12 @@ class Tokenizer:
             at += len(piece)
         return self.encode_marked("".join(piece for piece, _ in parts), plain)
 
-    def encode_marked(self, text: str, plain: list[tuple[int, int]]) -> list[int]:
-        """As encode_parts, for a text and the sorted spans (start, end) of it that are plain text."""
+    def encode_marked(self, text: str, plain: list[tuple[int, int]], guarded: frozenset[int] = frozenset()) -> list[int]:
+        """As encode_parts, for a text and the sorted spans (start, end) of it that are plain text. guarded: user-defined tokens that count as control tokens."""
         text = _SURROGATES.sub("\ufffd", text)
         ids: list[int] = []
         after_special = True
-        for piece in self.special.cut(text, plain):
+        for piece in self.special.cut(text, plain, guarded):
             if isinstance(piece, int):
                 ids.append(piece)
             else:

@@ -1,18 +1,20 @@
 """Chat templates: the file's own Jinja template, rendered as Hugging Face's apply_chat_template does, and its tokens.
 
 Templates come with model files, so they are not trusted: see sandbox.py for what they can reach and use. Neither is message text: whatever it contains, it never becomes a
-control token. Texts of control tokens in it are replaced by stand-ins of private-use characters while the template runs, and come back as plain text.
+control token (message_marks.py). Texts without control tokens give exactly the ids of the rendered text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from ..errors import TemplateError
 from . import Tokenizer
+from .message_marks import Marks, mapped, unmarked
 from .sandbox import Sandbox
 
 CHATML = (
@@ -20,53 +22,57 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 KEY = "tokenizer.chat_template"
-# Stand-in number n is OPEN, n in digits of DIGIT_ZERO.., CLOSE. Text that holds any of these characters itself is shielded character by character too.
-OPEN, CLOSE, DIGIT_ZERO = "\uf5a0", "\uf5a1", 0xF5B0
-_STAND_IN = re.compile(f"{OPEN}([{chr(DIGIT_ZERO)}-{chr(DIGIT_ZERO + 9)}]+){CLOSE}")
+# Some files give turn markers as user-defined tokens (Command-R, early Gemma). Tags of one word, such as <think>, are not markers: models write them in their answers.
+_MARKER = re.compile(r"(?!</?(?!start_of_turn|end_of_turn)[a-z_]+>)[<\[].*[>\]]", re.DOTALL)
+# Name in a template -> name in the file's keys.
+_NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator", "cls_token": "cls", "mask_token": "mask"}
 
 
 def load(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
-    """The file's template, or ChatML with a note where it has none."""
-    source = metadata.get(KEY)
+    """The file's template, or ChatML with a note where it has none. Where the file has a second one for tools, that one is used when there are tools."""
+    names = {}
+    for name, key in _NAMES.items():
+        token = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(token, int) and 0 <= token < tokenizer.n_vocab:
+            names[name] = tokenizer.tokens[token]
+    source, for_tools = metadata.get(KEY), metadata.get(f"{KEY}.tool_use")
     if isinstance(source, str) and source.strip():
-        return ChatTemplate(source, tokenizer)
+        return ChatTemplate(source, tokenizer, names=names, tool_source=for_tools if isinstance(for_tools, str) else None)
     note = "the file has no chat template: ChatML stands in; answers may be odd (use --raw for plain completion)"
-    return ChatTemplate(CHATML, tokenizer, note)
+    return ChatTemplate(CHATML, tokenizer, note, names=names)
 
 
 class ChatTemplate:
-    """source: Jinja text. note: what the user should know about it, or None. clock: what strftime_now sees."""
+    """source: Jinja text. note: what the user should know about it, or None. clock: what strftime_now sees. names: variables of every render, such as pad_token."""
 
-    def __init__(self, source: str, tokenizer: Tokenizer, note: str | None = None, clock: Any = datetime.now):
+    def __init__(
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        note: str | None = None,
+        clock: Callable[[], datetime] = datetime.now,
+        names: Mapping[str, str] | None = None,
+        tool_source: str | None = None,
+    ):
         self.source, self.note = source, note
-        self._tokenizer, self._clock = tokenizer, clock
-        self._sandbox: Sandbox | None = None
-        texts = sorted(tokenizer.special.control_texts, key=len, reverse=True)
-        own = f"[{OPEN}{CLOSE}{chr(DIGIT_ZERO)}-{chr(DIGIT_ZERO + 9)}]"
-        self._dangerous = re.compile("|".join([*map(re.escape, texts), own]))
+        self._tokenizer = tokenizer
+        self._names = {"bos_token": self._text(tokenizer.bos_id), "eos_token": self._text(tokenizer.eos_id), **(names or {})}
+        self._sandbox = Sandbox(source, lambda: clock())
+        self._tool_sandbox = Sandbox(tool_source, lambda: clock()) if tool_source else self._sandbox
+        sources = source + (tool_source or "")
+        markers = {text for text in tokenizer.special.user_texts if _MARKER.fullmatch(text) and text in sources}
+        self._guarded = frozenset(tokenizer.special.id_of(text) for text in markers)
+        self._marks = Marks(tokenizer.special.control_texts | markers, sources, lambda text: [(start, end) for start, end, _ in self._controls(text, [])])
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, tools: list[Any] | None = None, **extra: Any) -> str:
         """The conversation as the model's template writes it. Raises TemplateError with the template's own words, or where it breaks its limits."""
-        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-            raise TemplateError("messages must be a list of {'role': ..., 'content': ...}")
-        if self._sandbox is None:
-            self._sandbox = Sandbox(self.source, self._clock)
-        names = {"bos_token": self._text(self._tokenizer.bos_id), "eos_token": self._text(self._tokenizer.eos_id)}
-        return self._sandbox.render({"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt, **names, **extra})
+        return self._render(self._given(messages, tools, extra), add_generation_prompt, lambda text: text)
 
     def tokens(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, tools: list[Any] | None = None, **extra: Any) -> list[int]:
         """Ids of the rendered conversation: the template's own markers are special tokens, message text never is. BOS by the file's rule, never twice."""
-        shielded: list[str] = []
-        safe_messages, safe_tools = self._shield(messages, shielded), self._shield(tools, shielded)
-        text = self.render(safe_messages, add_generation_prompt, safe_tools, **extra)
-        parts: list[tuple[str, bool]] = []
-        at = 0
-        for match in _STAND_IN.finditer(text):
-            number = int("".join(chr(ord(c) - DIGIT_ZERO + ord("0")) for c in match[1]))
-            parts += [(text[at : match.start()], True), (shielded[number] if number < len(shielded) else match[0], False)]
-            at = match.end()
-        parts.append((text[at:], True))
-        ids = self._tokenizer.encode_parts(parts)
+        given = self._given(messages, tools, extra)
+        text, plain = self._marked(given, add_generation_prompt)
+        ids = self._tokenizer.encode_marked(text, plain, self._guarded)
         bos = self._tokenizer.bos_id
         if bos is not None:
             while ids[:2] == [bos, bos]:
@@ -75,21 +81,43 @@ class ChatTemplate:
                 ids = [bos, *ids]
         return ids
 
+    def _marked(self, given: dict[str, Any], add_generation_prompt: bool) -> tuple[str, list[tuple[int, int]]]:
+        """The rendered text, and the spans of it that message_marks marks."""
+        marks = self._marks
+        text = self._render(given, add_generation_prompt, lambda part: part)
+        if not marks.in_any(given):
+            return text, []
+        table = marks.table(given, text)
+        try:
+            exact = unmarked(self._render(given, add_generation_prompt, lambda part: marks.mark_all(part, table)), table)
+        except TemplateError:  # the template minds the stand-ins: the second round decides
+            exact = ("", [])
+        if exact[0] == text:
+            return exact
+        text, plain = unmarked(self._render(given, add_generation_prompt, lambda part: marks.mark_dangerous(part, table)), table)
+        # More of a control token than in the first round: the template put it together from message text.
+        own = Counter(token for _, _, token in self._controls(*exact))
+        seen = self._controls(text, plain)
+        counts = Counter(token for _, _, token in seen)
+        return text, sorted([*plain, *((start, end) for start, end, token in seen if counts[token] > own[token])])
+
+    def _controls(self, text: str, plain: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        special = self._tokenizer.special
+        found = special.find(text, plain, self._guarded)
+        return [place for place in found if place[2] in special.control_ids or place[2] in self._guarded]
+
+    def _given(self, messages: Any, tools: Any, extra: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(messages, (list, tuple)) or not all(isinstance(message, Mapping) for message in messages):
+            raise TemplateError("messages must be a list of {'role': ..., 'content': ...}")
+        return {"messages": messages, "tools": tools, "documents": None, **extra}
+
+    def _render(self, given: dict[str, Any], add_generation_prompt: bool, change: Callable[[str], str]) -> str:
+        try:
+            changed = {name: mapped(value, change) for name, value in given.items()}
+        except RecursionError:
+            raise TemplateError("the messages are nested too deeply") from None
+        sandbox = self._tool_sandbox if given["tools"] else self._sandbox
+        return sandbox.render({**self._names, "add_generation_prompt": add_generation_prompt, **changed})
+
     def _text(self, token: int | None) -> str:
         return "" if token is None else self._tokenizer.tokens[token]
-
-    def _shield(self, value: Any, shielded: list[str]) -> Any:
-        """The same messages with stand-ins for what could become a control token."""
-        if isinstance(value, str):
-            return self._dangerous.sub(lambda match: _stand_in(match[0], shielded), value)
-        if isinstance(value, Mapping):
-            return {k: self._shield(v, shielded) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._shield(v, shielded) for v in value]
-        return value
-
-
-def _stand_in(text: str, shielded: list[str]) -> str:
-    if text not in shielded:
-        shielded.append(text)
-    return OPEN + "".join(chr(DIGIT_ZERO + int(d)) for d in str(shielded.index(text))) + CLOSE

@@ -54,6 +54,7 @@ class SpecialTokens:
                     found.setdefault(tokens[i], i)
         self.control_ids = frozenset(controls.values())
         self.control_texts = frozenset(controls)
+        self.user_texts = frozenset(users)
         self._strip_right = strip_right
         self._ids = {**users, **controls}
         lengths: dict[str, set[int]] = {}
@@ -62,11 +63,15 @@ class SpecialTokens:
         self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
         self._first = re.compile("[" + "".join(map(re.escape, lengths)) + "]") if lengths else None
 
-    def cut(self, text: str, plain: list[tuple[int, int]]) -> list[str | int]:
-        """Pieces of plain text and ids of special tokens, in order. plain: sorted spans (start, end); a control token that touches one is text."""
+    def id_of(self, text: str) -> int:
+        """Id of a special token's text; KeyError if it is none."""
+        return self._ids[text]
+
+    def cut(self, text: str, plain: list[tuple[int, int]], guarded: frozenset[int] = frozenset()) -> list[str | int]:
+        """Pieces of plain text and ids of special tokens, in order. plain: sorted spans (start, end); a control or guarded token that touches one is text."""
         pieces: list[str | int] = []
         at = 0
-        for start, end, token in self.find(text, plain):
+        for start, end, token in self.find(text, plain, guarded):
             if start < at:  # inside the whitespace that a token before it took along
                 continue
             if start > at:
@@ -79,8 +84,8 @@ class SpecialTokens:
             pieces.append(text[at:])
         return pieces
 
-    def find(self, text: str, plain: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        """(start, end, id) of the special tokens in a text, sorted by place; plain as in `cut`."""
+    def find(self, text: str, plain: list[tuple[int, int]], guarded: frozenset[int] = frozenset()) -> list[tuple[int, int, int]]:
+        """(start, end, id) of the special tokens in a text, sorted by place; plain and guarded as in `cut`."""
         plain_starts = [start for start, _ in plain]
         # Only the longest candidate of each place waits in the heap; a shorter one takes its turn when the longer is refused.
         waiting = self._candidates(text)
@@ -93,7 +98,7 @@ class SpecialTokens:
                 continue
             token = self._ids[text[start:end]]
             n = bisect_right(plain_starts, end - 1) - 1  # the last plain span that starts before the end
-            is_plain = token in self.control_ids and n >= 0 and plain[n][1] > start
+            is_plain = (token in self.control_ids or token in guarded) and n >= 0 and plain[n][1] > start
             # What was taken before is at least as long as this, so an overlap shows at one of the ends.
             if is_plain or covered[end - 1]:
                 if shorter := self._longest(text, start, -negative):

@@ -34,11 +34,7 @@ def spm(
     if byte_tokens:
         rows += [(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
     rows += [(word, score, NORMAL) for word, score in words.items()]
-    rows += (
-        [(text, 0.0, CONTROL) for text in control]
-        + [(text, 0.0, USER_DEFINED) for text in user]
-        + [(text, -1.0, UNUSED) for text in unused]
-    )
+    rows += [(text, 0.0, CONTROL) for text in control] + [(text, 0.0, USER_DEFINED) for text in user] + [(text, -1.0, UNUSED) for text in unused]
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": [row[0] for row in rows],

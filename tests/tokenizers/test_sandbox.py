@@ -176,8 +176,7 @@ def test_what_templates_use_works_as_jinja_has_it() -> None:
     )
     messages = [{"role": "user", "content": " hi "}, {"role": "user", "content": "yes"}]
     assert render(source, messages=messages) == (
-        'hiyes!|{"a": "é<", "b": [1, null]}|1-3|002.5|   x|b c|b c|26 Jul 2026|ba|(1, 2, 3)|answer|x1None|aaa|1024|[1, 1]||a-b|'
-        "[('a', 1)]|a1|[\n 1,\n 2\n]"
+        'hiyes!|{"a": "é<", "b": [1, null]}|1-3|002.5|   x|b c|b c|26 Jul 2026|ba|(1, 2, 3)|answer|x1None|aaa|1024|[1, 1]||a-b|[(\'a\', 1)]|a1|[\n 1,\n 2\n]'
     )
 
 
