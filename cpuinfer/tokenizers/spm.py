@@ -123,12 +123,12 @@ def _model(tokens: list[str], scores: Any, types: list[int], unknown: int) -> by
     kinds = np.where((kinds == CONTROL) | (kinds == UNKNOWN), CONTROL, np.where(kinds == BYTE, BYTE, NORMAL))
     kinds[unknown] = UNKNOWN
     raw = [text.encode() for text in tokens]
-    if len(set(raw)) < len(raw) or b"" in raw:
-        # The library wants unique texts; a later twin can never be made from text anyway.
+    if len(set(raw)) < len(raw) or b"" in raw or b"\0" in b"".join(raw):
+        # The library wants unique texts without NUL; a later twin can never be made from text anyway, and NUL is a byte token.
         seen = {b""}
         for i, text in enumerate(raw):
-            if text in seen:
-                raw[i] = b"\x00%d" % i
+            if text in seen or b"\0" in text:
+                raw[i] = b"\xf4\x8f\xbf\xbf%d" % i  # U+10FFFF is no character
                 kinds[i] = UNKNOWN if i == unknown else CONTROL
             seen.add(text)
     trainer = _integer(3, _BPE) + _integer(4, len(tokens)) + _integer(35, int(np.count_nonzero(kinds == BYTE) == 256)) + _integer(40, unknown)
