@@ -1,0 +1,131 @@
+"""Special tokens in text, end tokens, and what tokens show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpuinfer import tokenizers
+from cpuinfer.errors import GGUFError
+from cpuinfer.tokenizers.special import CONTROL, USER_DEFINED, SpecialTokens
+
+
+def by_length(texts: list[str], text: str) -> list[str]:
+    """llama.cpp's way: token by token, the longest first, cut every piece of plain text at it."""
+    pieces: list[tuple[str, bool]] = [(text, False)]
+    for token in sorted(texts, key=len, reverse=True):
+        new: list[tuple[str, bool]] = []
+        for piece, is_token in pieces:
+            if is_token:
+                new.append((piece, True))
+                continue
+            for n, part in enumerate(piece.split(token)):
+                new += [(token, True)] if n else []
+                new += [(part, False)] if part else []
+        pieces = new
+    return [f"[{piece}]" if is_token else piece for piece, is_token in pieces]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=6, unique=True), st.text("ab<", max_size=14))
+def test_the_longest_tokens_are_cut_out_first_as_llama_cpp_does(texts: list[str], text: str) -> None:
+    # Tokens of one length have no order among them that could be relied on: only one of each.
+    texts = list({len(token): token for token in texts}.values())
+    special = SpecialTokens(texts, [CONTROL] * len(texts))
+    assert [piece if isinstance(piece, str) else f"[{texts[piece]}]" for piece in special.cut(text, [])] == by_length(texts, text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("ab<>", max_size=12), st.text("ab<>", min_size=1, max_size=12), st.text("ab<>", max_size=12))
+def test_no_control_token_touches_plain_text_and_user_defined_ones_may(before: str, plain: str, after: str) -> None:
+    texts = ["<a>", "<b>", "ab", "<", "a>"]
+    special = SpecialTokens(texts, [CONTROL, USER_DEFINED, CONTROL, CONTROL, USER_DEFINED])
+    text = before + plain + after
+    at = 0
+    for piece in special.cut(text, [(len(before), len(before) + len(plain))]):
+        size = len(piece) if isinstance(piece, str) else len(texts[piece])
+        if not isinstance(piece, str) and piece in (0, 2, 3):
+            assert at + size <= len(before) or at >= len(before) + len(plain)
+        at += size
+    assert at == len(text)
+
+
+def test_control_tokens_are_parsed_where_asked_for_and_user_defined_ones_always() -> None:
+    tokenizer = tokenizers.load(oracle.bpe(control=("<c>",), user=("<u>",)))
+    control, defined = 256, 257
+    plain = [ord(character) for character in "<c>"]
+    assert tokenizer.encode("<c><u>") == [control, defined]
+    assert tokenizer.encode("<c><u>", parse_special=False) == [*plain, defined]
+    assert tokenizer.encode_parts([("<c>", True), ("<c>", False), ("<u>", False)]) == [control, *plain, defined]
+
+
+def test_parts_are_one_text_for_the_tokenizer() -> None:
+    tokenizer = tokenizers.load(oracle.bpe(("a b", "ab c"), control=("<c>",)))
+    assert tokenizer.encode_parts([("a", True), ("b", False), ("c", True)]) == tokenizer.encode("abc")
+    assert 258 not in tokenizer.encode_parts([("<", True), ("c", False), (">", True)])
+    assert 258 in tokenizer.encode_parts([("<", True), ("c", True), (">", True)])
+
+
+def test_many_special_tokens_in_a_long_text_are_quick() -> None:
+    import time
+
+    special = SpecialTokens(["\n" * n for n in range(1, 32)] + [f"<unused{n}>" for n in range(6000)], [USER_DEFINED] * 31 + [CONTROL] * 6000)
+    for text in ("\n" * 200_000, "<" * 200_000, "<unused1" * 25_000, "x" * 200_000):
+        started = time.monotonic()
+        special.cut(text, [])
+        assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>"],
+)
+def test_known_end_markers_end_an_answer_whatever_their_type(text: str) -> None:
+    for metadata in (oracle.bpe(control=(text,)), oracle.bpe(user=(text,)), oracle.bpe(words=(text,))):
+        tokenizer = tokenizers.load(metadata)
+        assert 256 in tokenizer.end_ids
+        assert tokenizer.is_control(256)
+        assert 256 not in tokenizer.encode(text, parse_special=False)
+
+
+def test_the_files_own_end_tokens_end_an_answer() -> None:
+    tokenizer = tokenizers.load(oracle.bpe(control=("<x>", "<y>", "<z>", "<w>"), eos_token_id=256, eot_token_id=257, eom_token_id=258))
+    assert tokenizer.end_ids == {256, 257, 258}
+
+
+def test_end_of_a_message_is_no_end_of_the_turn_in_the_harmony_format() -> None:
+    tokenizer = tokenizers.load(oracle.bpe(control=("<|end|>", "<|return|>", "<|call|>")))
+    assert tokenizer.end_ids == {257, 258}
+    assert tokenizers.load(oracle.bpe(control=("<|end|>",))).end_ids == {256}
+
+
+def test_control_tokens_add_nothing_to_an_answer_unless_asked_for() -> None:
+    tokenizer = tokenizers.load(oracle.bpe(control=("<c>",), user=("<u>",)))
+    assert (tokenizer.token_bytes(256), tokenizer.token_bytes(256, special=True), tokenizer.token_bytes(257)) == (b"", b"<c>", b"<u>")
+    assert (tokenizer.decode([97, 256, 98]), tokenizer.decode([97, 256, 98], skip_special=True)) == ("a<c>b", "ab")
+    assert (tokenizer.piece(256), tokenizer.piece(97), tokenizer.piece(0xC3)) == ("<c>", "a", "\ufffd")
+    assert [tokenizer.is_control(i) for i in (97, 256, 257)] == [False, True, False]
+
+
+@pytest.mark.parametrize("make", [oracle.bpe, lambda: oracle.spm({"▁a": -1.0}, unused=("b",))])
+def test_every_token_has_a_piece_and_bytes(make: Any) -> None:
+    tokenizer = tokenizers.load(make())
+    for i in range(tokenizer.n_vocab):
+        assert isinstance(tokenizer.piece(i), str)
+        assert isinstance(tokenizer.token_bytes(i), bytes)
+    assert tokenizer.n_vocab == len(tokenizer.tokens)
+
+
+def test_a_special_id_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(GGUFError, match="eos_token_id"):
+        tokenizers.load(oracle.bpe(eos_token_id=100_000))
+
+
+def test_arrays_of_types_may_be_missing() -> None:
+    metadata = oracle.bpe(("a b",))
+    del metadata["tokenizer.ggml.token_type"]
+    assert tokenizers.load(metadata).encode("ab") == [256]
