@@ -65,7 +65,7 @@ _RULES: dict[str, Rule] = {
     "default": Rule(DEFAULT),
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2": Rule((LLAMA3,), ignore_merges=True, add_bos=True),
     "dbrx smaug-bpe chatglm-bpe glm4": Rule((LLAMA3,)),
-    "minicpm5": Rule((LLAMA3,), ignore_merges=True),
+    "minicpm5": Rule((r"\p{N}{1,3}", LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}+")), ignore_merges=True),
     "jais-2": Rule((JAIS2,)),
     "deepseek-llm": Rule(DEEPSEEK_LLM),
     "deepseek-coder": Rule(DEEPSEEK_CODER),
@@ -84,7 +84,8 @@ _RULES: dict[str, Rule] = {
     "tiny_aya cohere2moe": Rule((r"\d{1,3}(?=(?:\d{3})*\b)", O200K)),
     "poro-chat bloom gpt3-finnish": Rule((WORDS,)),
     "viking": Rule((WORDS, DIGIT)),
-    "superbpe": Rule((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    # The model's own rule cuts before every place that 3, 6, 9 ... digits follow; so it looks ahead once for a number, not once for a digit.
+    "superbpe": Rule((r"\p{N}+", r"\A\d{1,2}(?=(?:\d{3})+(?!\d))", r"\d{3}")),
     "bailingmoe bailingmoe2 llada-moe": Rule((BAILING,)),
     "seed-coder": Rule((SEED_CODER,)),
     "exaone-moe": Rule((EXAONE_MOE,)),
