@@ -94,6 +94,8 @@ def test_with_any_pre_tokenizer_any_text_comes_back(pre: str, text: str) -> None
         ("gpt-4o", "HelloWorld's 1234/\n", ["Hello", "World's", " ", "123", "4", "/\n"]),
         ("default", "a 1234$", ["a", " ", "123", "4", "$"]),
         ("superbpe", "a 1234567", ["a ", "1", "234", "567"]),
+        ("superbpe", "12 123 1234", ["12", " ", "123", " ", "1", "234"]),
+        ("superbpe", "123456b12345", ["123", "456", "b", "12", "345"]),
         ("viking", "a b 12", ["a", " b", " ", "1", "2"]),
     ],
 )
@@ -148,11 +150,12 @@ def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     assert tokenizer.decode(tokenizer.encode("a\udfffb")) == "a\ufffdb"
 
 
-def test_a_long_text_without_spaces_is_quick() -> None:
+@pytest.mark.parametrize("pre", ["llama-bpe", "gpt-2", "gpt-4o", "superbpe"])
+def test_a_long_text_without_spaces_is_quick(pre: str) -> None:
     import time
 
-    tokenizer = tokenizers.load(oracle.bpe(HELLO, pre="llama-bpe"))
-    for text in ("a" * 200_000, " " * 200_000, "!" * 200_000, "1" * 200_000, "\n" * 200_000, "hello" * 40_000):
+    tokenizer = tokenizers.load(oracle.bpe(HELLO, pre=pre))
+    for text in ("a" * 50_000, " " * 50_000, "!" * 50_000, "1" * 50_000, "\n" * 50_000, "hello" * 10_000):
         started = time.monotonic()
         assert tokenizer.decode(tokenizer.encode(text, add_bos=False)) == text
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 3
