@@ -1,7 +1,7 @@
 """How byte-level BPE tokenizers cut text into words, by the name in tokenizer.ggml.pre. The patterns are facts of the models, published with each.
 
-A rule is one or more patterns, applied one after the other to the pieces that the earlier ones left; whatever no pattern matches stays a piece of its own. ignore_merges: a piece that is
-in the vocabulary as a whole is that token, whatever the merges say. add_bos: what the model expects if the file does not say.
+A rule is one or more patterns, applied one after the other to the pieces that the earlier ones left; whatever no pattern matches stays a piece of its own. ignore_merges: a piece
+that is in the vocabulary as a whole is that token, whatever the merges say. add_bos: what the model expects if the file does not say.
 """
 
 from __future__ import annotations
