@@ -41,6 +41,7 @@ def _self_contained(key: jit.Key):
 
     kernel = registry.discover()[key[0]]
     function = registry.specialized(kernel, key[1:], _get_format)
+    _skip_what_only_python_needs(function.__name__)
     compiled = cfunc(registry.signature(kernel), nopython=True, error_model="numpy", boundscheck=False)(function)
     library = compiled._library
     text = _RUNTIME.sub(r"define internal \1@\2(\3) {\n  unreachable\n}", library.get_llvm_str())
@@ -57,6 +58,28 @@ def _self_contained(key: jit.Key):
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return machine, module
+
+
+def _skip_what_only_python_needs(entry: str) -> None:
+    """Make numba compile helper functions without wrappers for Python and without machine code of their own: here they are called from kernels only.
+
+    A third of the time a cold start takes (2026-12). Should numba change these methods, the attribute look-ups below fail at once.
+    """
+    from numba.core.cpu import CPUContext
+
+    if not hasattr(CPUContext, "_cpuinfer_wrapper"):
+        CPUContext._cpuinfer_wrapper = CPUContext.create_cfunc_wrapper
+        assert CPUContext.create_cpython_wrapper and CPUContext.get_executable
+    wrapper = CPUContext._cpuinfer_wrapper
+
+    def create_cfunc_wrapper(self, library, fndesc, env, call_helper):
+        if fndesc.qualname == entry:
+            wrapper(self, library, fndesc, env, call_helper)
+
+    CPUContext.create_cpython_wrapper = lambda self, *arguments, **options: None
+    CPUContext.create_cfunc_wrapper = create_cfunc_wrapper
+    # Numba keeps a table by entry point: each needs a builtin function object of its own.
+    CPUContext.get_executable = lambda self, library, fndesc, env: [].append
 
 
 @functools.cache
