@@ -26,9 +26,7 @@ def local_ropes(keys: Keys, h: Hyperparameters) -> tuple[Rope | None, ...]:
     return tuple(rope if window is None else local for rope, window in zip(h.ropes, window_pattern(6)(keys, h)))
 
 
-gemma = partial(
-    read, rope_style=HALVES, activation="gelu", embedding_scale=lambda keys, h: math.sqrt(h.dim), attention_scale=attention_scale
-)
+gemma = partial(read, rope_style=HALVES, activation="gelu", embedding_scale=lambda keys, h: math.sqrt(h.dim), attention_scale=attention_scale)
 
 register(
     Architecture(

@@ -24,11 +24,11 @@ def run(
     **options: Any,
 ) -> None:
     terminal = Terminal(options["quiet"], options["verbose"])
-    model, words = _model_or_prompt(model, prompt or [])
+    name, words = _model_or_prompt(model, prompt or [])
     text = "\n\n".join(part for part in (" ".join(words), read_stdin(terminal)) if part)
     if not text:
         raise typer.BadParameter("there is no prompt: give one as an argument or pipe text into stdin (for a conversation: cpuinfer chat)", param_hint="PROMPT")
-    with load(model, options, terminal) as loaded:
+    with load(name, options, terminal) as loaded:
         if raw:
             answer = loaded.generate(text, **sampling(options))
         else:

@@ -29,9 +29,7 @@ CACHE_SHARE = 0.5  # of the memory that is free, at most, for the KV cache when 
 class Engine:
     """See from_gguf. Not thread-safe: one caller at a time."""
 
-    def __init__(
-        self, program: Any, cache: PagedKVCache, team: Any, sampler: Sampler, tokenizer: Any, context_length: int, batch_size: int, max_sequences: int
-    ):
+    def __init__(self, program: Any, cache: PagedKVCache, team: Any, sampler: Sampler, tokenizer: Any, context_length: int, batch_size: int, max_sequences: int):
         self.program, self.cache, self.team, self.tokenizer = program, cache, team, tokenizer
         self.context_length, self.batch_size, self.max_sequences = context_length, batch_size, max_sequences
         self.n_vocab = program.logits.columns
@@ -66,7 +64,7 @@ class Engine:
         from ..kernels.team import Team
 
         started = time.perf_counter()
-        types = (cache_type, cache_type) if isinstance(cache_type, str) else tuple(cache_type)
+        types = (cache_type, cache_type) if isinstance(cache_type, str) else (cache_type[0], cache_type[1])
         for name in types:
             if name not in CACHE_TYPES:
                 raise InvalidRequest(f"cache type {name!r} is not supported; choose one of: {', '.join(CACHE_TYPES)}")
@@ -103,9 +101,7 @@ class Engine:
         if not tokens:
             raise InvalidRequest("the prompt is empty: give at least one token")
         if len(tokens) >= self.context_length:
-            raise ContextFull(
-                f"the prompt has {len(tokens)} tokens, the context {self.context_length}; shorten it or use a larger context (-c {len(tokens) + 256})"
-            )
+            raise ContextFull(f"the prompt has {len(tokens)} tokens, the context {self.context_length}; shorten it or use a larger context (-c {len(tokens) + 256})")
         bad = next((t for t in tokens if not 0 <= t < self.n_vocab), None)
         if bad is not None:
             raise InvalidRequest(f"token id {bad} is outside the vocabulary of {self.n_vocab}")

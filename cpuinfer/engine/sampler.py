@@ -27,7 +27,7 @@ class Sampler:
         self._n_vocab = n_vocab
         self._record = np.zeros(1, RECORDS["sample"])
         self._record["n_vocab"] = n_vocab
-        arrays = {"history": self._history, "counts": self._counts, "ids": self._ids, "values": self._values, "state": self._state, "token": self._token}
+        arrays: dict[str, np.ndarray] = {"history": self._history, "counts": self._counts, "ids": self._ids, "values": self._values, "state": self._state, "token": self._token}
         arrays |= {"logprob_ids": self._logprob_ids, "logprob_values": self._logprobs}
         for name, array in arrays.items():
             self._record[name] = array.ctypes.data

@@ -42,7 +42,8 @@ class Scheduler:
             if not self._admit(self.waiting[0]):
                 break
             self.running.append(self.waiting.popleft())
-        budget, plan = self.batch_size, []
+        budget = self.batch_size
+        plan: list[tuple[Sequence, int]] = []
         for sequence in sorted(self.running, key=lambda s: len(s.tokens) - s.n_computed > 1):
             if sequence not in self.running:
                 continue  # it gave its pages to an older one

@@ -11,7 +11,6 @@ from .quantize import quantize_span
 from .records import ACTIVATIONS
 from .registry import op_kernel
 from .simd import (
-
     f16_of_f32,
     fma,
     load_f32,
@@ -116,5 +115,3 @@ def softcap(op, batch, rank, size):
             if op.cap != 0:
                 v = mul(tanh(mul(v, splat_f32x16(np.float32(1) / cap))), splat_f32x16(cap))
             store_f32x16(x, v)
-
-

@@ -213,10 +213,7 @@ def _compile(folder: Path, keys: list[Key], on_progress: Progress | None) -> Non
         environment["NUMBA_CPU_FEATURES"] = "+sse2" if isa.get(isa.current()).triple_arch == "x86_64" else "+neon"
     count = min(len(keys), max(1, usable_cpus()))
     command = [sys.executable, "-m", "cpuinfer.program.compile", str(folder)]
-    workers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True)
-        for _ in range(count)
-    ]
+    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True) for _ in range(count)]
     try:
         _feed(workers, folder, keys, report)
     finally:
@@ -258,4 +255,3 @@ def _prune(folder: Path) -> None:
     for old in folders[KEPT_FOLDERS:]:
         if old != folder:
             shutil.rmtree(old, ignore_errors=True)
-

@@ -1,6 +1,7 @@
-"""Choosing the next token: penalties, top-k, typical-p, top-p, min-p, temperature, draw, in llama.cpp's default order. engine/sampling.py is the definition.
+"""Choosing the next token: penalties, top-k, typical-p, top-p, min-p, temperature, draw, in llama.cpp's default order. tests/engine/test_sampling.py holds the definition.
 
-Vocabularies are large, so nothing sorts them: top-k keeps a heap of the k largest while one pass compares 16 logits at a time with the least of them. Without a top-k a histogram of
+Vocabularies are large, so nothing sorts them: top-k keeps a heap of the k largest while one pass compares 16 logits at a time with the
+least of them. Without a top-k a histogram of
 the probability mass bounds what top-p can keep, and only that is sorted.
 """
 
@@ -100,9 +101,7 @@ def sift_down(ids, values, start, end):
     root = start
     while 2 * root + 1 < end:
         child = 2 * root + 1
-        if child + 1 < end and before(
-            load_f32(values + 4 * child + 4), load_i32(ids + 4 * child + 4), load_f32(values + 4 * child), load_i32(ids + 4 * child)
-        ):
+        if child + 1 < end and before(load_f32(values + 4 * child + 4), load_i32(ids + 4 * child + 4), load_f32(values + 4 * child), load_i32(ids + 4 * child)):
             child += 1
         if not before(load_f32(values + 4 * child), load_i32(ids + 4 * child), load_f32(values + 4 * root), load_i32(ids + 4 * root)):
             return

@@ -180,9 +180,7 @@ def _splatter(vector):
     return splat
 
 
-splat_u8x16, splat_u8x32, splat_u8x64, splat_i16x32, splat_i32x16, splat_f32x8, splat_f32x16 = (
-    _splatter(v) for v in (u8x16, u8x32, u8x64, i16x32, i32x16, f32x8, f32x16)
-)
+splat_u8x16, splat_u8x32, splat_u8x64, splat_i16x32, splat_i32x16, splat_f32x8, splat_f32x16 = (_splatter(v) for v in (u8x16, u8x32, u8x64, i16x32, i32x16, f32x8, f32x16))
 
 
 def _broadcaster(result, element):

@@ -175,4 +175,3 @@ def _pack(builder, values):
     for i, value in enumerate(values):
         result = builder.insert_value(result, value, i)
     return result
-

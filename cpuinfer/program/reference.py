@@ -18,6 +18,11 @@ from .program import Program
 class Batch:
     """Views a record of records.BATCH (addresses) as arrays."""
 
+    tokens: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray
+    sequences: np.ndarray
+
     def __init__(self, record: np.ndarray):
         import ctypes
 
@@ -54,7 +59,9 @@ class ReferenceTeam:
 
 def run(program: Program, record: np.ndarray) -> dict[str, np.ndarray]:
     """Run a batch; writes logits into program.logits_array and keys and values into program.cache. Gives each op's result by label."""
-    batch, values, trace = Batch(record), {}, {}
+    batch = Batch(record)
+    values: dict[Buffer, np.ndarray] = {}
+    trace: dict[str, np.ndarray] = {}
     for op in program.ops:
         rows = batch.n_logit_rows if op.per_logit_row else batch.n_tokens
         if rows:

@@ -55,5 +55,3 @@ def share_arrays(ops: list[Op]) -> dict[Buffer, int]:
             result[buffer] = len(arrays)
             arrays.append((shape, last))
     return result
-
-

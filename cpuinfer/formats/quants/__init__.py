@@ -17,7 +17,8 @@ Optional, for the vector driver, which spends much of its time on scales: the sc
             return scale, minimum         # f32x8 where group is 32, f32x16 where it is 16
         return scales
 
-A unit is one block, or two where a block has 32 weights; its strips are parts 0..PARTS-1. A strip reads only inside its unit: beyond may lie the end of the file. A format without a
+A unit is one block, or two where a block has 32 weights; its strips are parts 0..PARTS-1. A strip reads only inside its unit: beyond may
+lie the end of the file. A format without a
 minimum returns simd.zero_f32x16() for it. Float types (activations "f32") have strips of 16 weights: `strip(address, 0) -> f32x16`.
 """
 

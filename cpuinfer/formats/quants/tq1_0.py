@@ -10,9 +10,7 @@ import numpy as np
 
 from . import Format
 
-TQ1_0 = Format(
-    "TQ1_0", weights=256, layout=[("first", "u1", 32), ("second", "u1", 16), ("third", "u1", 4), ("scale", "<f2")], codes=2, zero=1
-)
+TQ1_0 = Format("TQ1_0", weights=256, layout=[("first", "u1", 32), ("second", "u1", 16), ("third", "u1", 4), ("scale", "<f2")], codes=2, zero=1)
 POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 

@@ -16,10 +16,7 @@ class AVXVNNI(AVX2):
         halves = zip(split(builder, acc, 2), split(builder, codes, 2), split(builder, x, 2))
         return join(
             builder,
-            [
-                call(builder, "llvm.x86.avx512.vpdpbusd.256", i32x8, [a, builder.bitcast(c, i32x8), builder.bitcast(v, i32x8)])
-                for a, c, v in halves
-            ],
+            [call(builder, "llvm.x86.avx512.vpdpbusd.256", i32x8, [a, builder.bitcast(c, i32x8), builder.bitcast(v, i32x8)]) for a, c, v in halves],
         )
 
     def dot4_i8i8(self, builder, acc, codes, x):
