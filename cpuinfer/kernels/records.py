@@ -28,9 +28,7 @@ def _record(integers: str, reals: str = "") -> np.dtype:
 # tokens, positions, slots, sequences: i32[n_tokens]. slots: page * PAGE + offset. Tokens of a sequence stand together, positions rising by one.
 # query_starts: i32[n_sequences + 1], the token index where each sequence starts. lengths: i32[n_sequences], its KV length after this step.
 # page_tables: i32[n_sequences, page_table_stride]. logit_rows: i32[n_logit_rows], token indices whose logits are wanted.
-BATCH = _record(
-    "n_tokens n_sequences n_logit_rows tokens positions slots sequences query_starts page_tables page_table_stride lengths logit_rows"
-)
+BATCH = _record("n_tokens n_sequences n_logit_rows tokens positions slots sequences query_starts page_tables page_table_stride lengths logit_rows")
 
 # Each op: what it computes. T = n_tokens, or n_logit_rows where the op is marked per_logit_row. All f32 unless said otherwise.
 RECORDS: dict[str, np.dtype] = {
@@ -47,10 +45,7 @@ RECORDS: dict[str, np.dtype] = {
     "quantize": _record("x x_stride columns q q_scales q_sums q_sums16 q_stride"),
     # y[t, r] (+)= weights[r] . x[t] + bias[r].  Q8 activations (x codes) or f32 ones, as the format wants.   variants: (format,)
     # accumulate: 1 adds to y. per_logit_row: T is n_logit_rows. scratch: per-thread scratch, scratch_bytes each; see matmul_scratch_bytes.
-    "matmul": _record(
-        "weights row_bytes rows columns x x_scales x_sums x_sums16 x_stride y y_stride bias accumulate counter scratch scratch_bytes "
-        "per_logit_row"
-    ),
+    "matmul": _record("weights row_bytes rows columns x x_scales x_sums x_sums16 x_stride y y_stride bias accumulate counter scratch scratch_bytes per_logit_row"),
     # table[t] = [dimensions/2 cosines, dimensions/2 sines] of positions[t] * frequencies (f64[dimensions/2]), times magnitude
     "rope_table": _record("frequencies dimensions table table_stride", "magnitude"),
     # In place on heads of x[t] = [n_heads, head_dim]: rotates the first `dimensions` of each head. style 0: interleaved pairs, 1: halves.
