@@ -176,11 +176,13 @@ def unpack_keys(keys, row_bytes, dim, rows, panel):
 
 
 @njit
-def unpack_values(values, row_bytes, dim, panel):
-    """A page's values -> f32[padded dim / WIDE, PAGE, WIDE]. Columns beyond the padded dim stay as they were: nobody reads their results."""
+def unpack_values(values, row_bytes, dim, count, panel):
+    """A page's values -> f32[padded dim / WIDE, PAGE, WIDE]. Rows from `count` on are zero: what another sequence left there may be NaN, and NaN times a weight of
+    zero is NaN. Columns beyond the padded dim stay as they were: nobody reads their results."""
     for j in range(PAGE):
         for d in range(0, pad(dim), 16):
-            store_f32x16(panel + 4 * (d // WIDE * PAGE * WIDE + WIDE * j + d % WIDE), load_value(values + row_bytes * j, d, dim))
+            value = load_value(values + row_bytes * j, d, dim) if j < count else zero_f32x16()
+            store_f32x16(panel + 4 * (d // WIDE * PAGE * WIDE + WIDE * j + d % WIDE), value)
 
 
 @njit
@@ -247,7 +249,7 @@ def many_rows(op, batch, sequence, kv_head, first_row, end_row, scratch):
             store_f32(state + 32 * r, largest)
             store_f32(state + 32 * r + 4, total)
             store_f32(state + 32 * r + 8, factor)
-        unpack_values(op.values + op.value_row_bytes * PAGE * place, op.value_row_bytes, op.value_dim, values)
+        unpack_values(op.values + op.value_row_bytes * PAGE * place, op.value_row_bytes, op.value_dim, highest + 1 - base, values)
         for r in range(0, n, TOKENS):
             for d in range(0, value_width, WIDE):
                 tile_store(product(scores + 4 * PAGE * r, 4 * PAGE, values + 4 * PAGE * d, PAGE), stored)
