@@ -12,7 +12,7 @@ import typer
 
 from ..errors import CpuinferError
 from ..version import __version__
-from .terminal import PipeClosed
+from .terminal import PipeClosed, harmless
 
 app = typer.Typer(
     name="cpuinfer",
@@ -63,6 +63,9 @@ def _handle(error: Exception) -> NoReturn:
         _leave(130)
     if name == "Exit":
         _leave(getattr(error, "exit_code", 0))
+    if name == "NoArgsIsHelpError":  # no command at all: the list of them
+        print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]
+        _leave(2)
     if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # click's usage errors
         context = getattr(error, "ctx", None)
         hint = f" Try '{context.command_path} --help'." if context else ""
@@ -81,7 +84,7 @@ def _handle(error: Exception) -> NoReturn:
 def _fail(message: str, code: int) -> NoReturn:
     """One line on stderr."""
     _flush()
-    line = " ".join(message.split())
+    line = harmless(" ".join(message.split()))
     try:
         print(f"cpuinfer: {line}", file=sys.stderr)
     except (OSError, ValueError, AttributeError):

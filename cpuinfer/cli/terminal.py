@@ -13,6 +13,11 @@ from typing import Any
 _HARMLESS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code not in (9, 10)} | {13: ""}
 
 
+def harmless(text: str) -> str:
+    """Text from a model, a file or the user with its control characters made visible, and what is no text at all (lone surrogates) replaced."""
+    return text.translate(_HARMLESS).encode("utf-8", "replace").decode("utf-8")
+
+
 def is_terminal(stream: Any) -> bool:
     try:
         return stream is not None and stream.isatty()
@@ -44,7 +49,7 @@ class Terminal:
             return
         self.clear()
         if self._stdout_terminal:
-            text = text.translate(_HARMLESS)
+            text = harmless(text)
         try:
             buffer = getattr(sys.stdout, "buffer", None)
             if buffer is None:
@@ -69,18 +74,19 @@ class Terminal:
         """A dim line on stderr."""
         if self.notes:
             self.clear()
+            text = harmless(text)
             self._error(f"\x1b[2m{text}\x1b[0m\n" if self.colour else f"{text}\n")
 
     def warn(self, text: str) -> None:
         """A line on stderr that --quiet does not hide."""
         self.clear()
-        self._error(f"cpuinfer: {text}\n")
+        self._error(f"cpuinfer: {harmless(' '.join(text.split()))}\n")
 
     def progress(self, text: str) -> None:
         """A line that the next one replaces."""
         if self._progress:
             width = _columns() - 1
-            text = text[:width]
+            text = harmless(text)[:width]
             self._error(f"\r{text:<{width}}\r" if not self.colour else f"\r\x1b[2m{text}\x1b[0m\x1b[K\r")
             self._line_shown = True
 
@@ -128,7 +134,7 @@ class Terminal:
 
         table = Table(*columns, box=None, pad_edge=False)
         for row in rows:
-            table.add_row(*(Text(cell.translate(_HARMLESS)) for cell in row))
+            table.add_row(*(Text(harmless(cell)) for cell in row))
         Console().print(table)
 
 

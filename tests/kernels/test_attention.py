@@ -117,7 +117,7 @@ def test_scores_are_capped(lengths, window):
     check(Case(Sequences(lengths), (4, 1), (64, 64), scale=1.0), softcap=5.0, window=window)
 
 
-@pytest.mark.parametrize("types", [("f16", "f16"), ("f32", "f32"), ("q8_0", "q8_0"), ("f16", "q8_0"), ("q8_0", "f16")], ids="-".join)
+@pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "f32"), ("f32", "q8_0")], ids="-".join)
 @pytest.mark.parametrize("lengths", [(30, 40), (70, 1)], ids=str)
 def test_cache_types_may_differ_for_keys_and_values(types, lengths):
     check(Case(Sequences(lengths), (4, 2), (80, 48), types))
@@ -153,7 +153,7 @@ def test_the_answer_does_not_depend_on_which_thread_works(lengths):
 
 def test_a_case_whose_answer_is_known():
     """Equal keys: the mean of the values seen so far."""
-    case = Case(Sequences((0, 40)), (1, 1), (16, 16), ("f32", "f32"))
+    case = Case(Sequences((0, 40)), (1, 1), (16, 16), ("q8_0", "f32"))
     case.caches[0][:] = 0
     values = decode_rows(case.caches[1], "f32", 16)
     slots = case.sequences.slots
