@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from ..errors import CpuinferError
+from .interrupts import Interrupts
 from .options import GENERATION, MODEL, load, sampling, with_options
-from .terminal import Terminal, is_terminal, stats_line
+from .terminal import PromptProgress, Terminal, decoded, is_terminal, stats_line
 
 HELP = """\
 /help            this list
@@ -42,9 +43,15 @@ def chat(
         if loaded.template.note:
             terminal.note(loaded.template.note)
         interactive = is_terminal(sys.stdin)
+        if interactive and not is_terminal(sys.stdout) and not is_terminal(sys.stderr):
+            raise typer.BadParameter("chat has no terminal to show its prompt on; use cpuinfer run, or pipe the messages in")
         if interactive:
             terminal.note(f"{loaded.name}, context {loaded.context_length}. /help shows what you can type.")
         Chat(loaded, terminal, options, system).loop(_reader(terminal) if interactive else _piped(terminal))
+
+
+class _Stopped(Exception):
+    """The user interrupted the reading of the prompt."""
 
 
 class Chat:
@@ -66,7 +73,10 @@ class Chat:
                         return
                 else:
                     self.ask(line)
-            except (CpuinferError, OSError) as error:
+            except OSError as error:
+                self.terminal.end_answer()
+                self.terminal.warn(f"{error.filename or 'the system'}: {error.strerror or error}")
+            except CpuinferError as error:
                 self.terminal.end_answer()
                 self.terminal.warn(str(error))
 
@@ -84,16 +94,11 @@ class Chat:
         """Stream the answer to the last message. Ctrl-C stops it and keeps what was said."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         answer = self.model.chat([*head, *self.messages], **sampling(self.options))
-        answer.on_prompt = self.terminal.prompt_progress
-        try:
-            for event in answer:
+        with Interrupts() as interrupts:
+            for event in self._events(answer, interrupts):
                 if not self.options["json_output"]:
-                    self.terminal.write(event.text)
-        except KeyboardInterrupt:
-            rest = answer.close()
-            if not self.options["json_output"]:
-                self.terminal.write(rest)
-            self.terminal.clear()
+                    self.terminal.write(event)
+        self.terminal.clear()
         self.messages.append({"role": "assistant", "content": answer.text})
         self.stats = answer.stats
         if self.options["json_output"]:
@@ -102,6 +107,25 @@ class Chat:
         if answer.stats.finish_reason == "context":
             self.terminal.warn(f"the context of {self.model.context_length} tokens is full; /clear starts anew")
         self.terminal.note(stats_line(answer.stats, self.model.context_length))
+
+    def _events(self, answer: Any, interrupts: Interrupts) -> Iterator[str]:
+        """The texts of an answer, until its end or an interrupt; what was held back at an interrupt belongs to it."""
+        reading = PromptProgress(self.terminal)
+
+        def on_prompt(done: int, total: int) -> None:
+            if interrupts.stopped:
+                raise _Stopped  # between two parts of a long prompt
+            reading(done, total)
+
+        answer.on_prompt = on_prompt
+        try:
+            for event in answer:
+                yield event.text
+                if interrupts.stopped:
+                    break
+        except _Stopped:
+            pass
+        yield answer.close()
 
     # ---- commands ------------------------------------------------------------------------------------------------------------------
 
@@ -133,12 +157,17 @@ class Chat:
         self.terminal.note("system message set, conversation cleared" if text else "system message removed, conversation cleared")
 
     def _again(self, _: str) -> None:
+        before = list(self.messages)
         if self.messages and self.messages[-1]["role"] == "assistant":
             self.messages.pop()
         if not self.messages:
             self.terminal.warn("there is no question to answer again")
             return
-        self.answer()
+        try:
+            self.answer()
+        except CpuinferError:
+            self.messages = before  # the old answer stays
+            raise
 
     def _show_stats(self, _: str) -> None:
         if self.stats is None:
@@ -166,11 +195,14 @@ class Chat:
             return
         try:
             data = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
-            messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in data["messages"]]
-        except (ValueError, KeyError, TypeError):
+            messages = [{"role": m["role"], "content": m["content"]} for m in data["messages"]]
+            system = data.get("system")
+            if not all(isinstance(text, str) for m in messages for text in m.values()) or not isinstance(system, (str, type(None))):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError):
             self.terminal.warn(f"{name} is not a saved conversation")
             return
-        self.system, self.messages = data.get("system"), messages
+        self.system, self.messages = system, messages
         self.terminal.note(f"loaded {len(messages)} messages")
 
 
@@ -211,7 +243,7 @@ def _piped(terminal: Terminal) -> Callable[[], str | None]:
             data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
         except (OSError, ValueError, AttributeError):
             return None
-        return data.decode("utf-8", "replace").rstrip("\r\n") if data else None
+        return decoded(data, terminal).rstrip("\r\n") if data else None
 
     return joined(read)
 
@@ -221,6 +253,7 @@ def _reader(terminal: Terminal) -> Callable[[], str | None]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings
+    from prompt_toolkit.output import create_output
 
     keys = KeyBindings()
 
@@ -234,12 +267,13 @@ def _reader(terminal: Terminal) -> Callable[[], str | None]:
 
         folder = Path(platformdirs.user_state_dir("cpuinfer", appauthor=False))
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "history", "a"):
-            pass
+        os.close(os.open(folder / "history", os.O_CREAT | os.O_WRONLY, 0o600))  # what was asked is nobody else's business
         history = FileHistory(str(folder / "history"))
     except (OSError, RuntimeError):
         pass  # no home or a read-only one: history lasts for this session
-    session: Any = PromptSession(history=history, key_bindings=keys)
+    # Where stdout is a pipe or a file it carries answers only: the prompt then shows on stderr.
+    output = None if is_terminal(sys.stdout) else create_output(sys.stderr)
+    session: Any = PromptSession(history=history, key_bindings=keys, output=output)
 
     def read(prompt: str) -> str | None:
         while True:

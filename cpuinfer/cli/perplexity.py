@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from .options import MODEL_ONLY, load, with_options
-from .terminal import Terminal
+from .terminal import Terminal, decoded
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def perplexity(
     from ..evaluation import perplexity as evaluate
 
     terminal = Terminal()
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = decoded(file.read_bytes(), terminal)
     context = options["ctx_size"] or 512
     if context < 4:
         raise InvalidRequest(f"a context of {context} tokens is too short to score; use -c 512")

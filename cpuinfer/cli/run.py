@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from .options import GENERATION, MODEL, load, sampling, with_options
-from .terminal import Terminal, read_stdin, stats_line
+from .terminal import PromptProgress, Terminal, read_stdin, stats_line
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +25,8 @@ def run(
 ) -> None:
     terminal = Terminal(options["quiet"], options["verbose"])
     name, words = _model_or_prompt(model, prompt or [])
-    text = "\n\n".join(part for part in (" ".join(words), read_stdin(terminal)) if part)
+    piped = read_stdin(terminal).removeprefix("\ufeff").rstrip("\r\n")  # some shells put a byte order mark before what they pipe
+    text = "\n\n".join(part for part in (" ".join(words), piped) if part)
     if not text:
         raise typer.BadParameter("there is no prompt: give one as an argument or pipe text into stdin (for a conversation: cpuinfer chat)", param_hint="PROMPT")
     with load(name, options, terminal) as loaded:
@@ -36,7 +37,7 @@ def run(
                 terminal.note(loaded.template.note)
             messages = [{"role": "system", "content": system}] if system else []
             answer = loaded.chat([*messages, {"role": "user", "content": text}], **sampling(options))
-        answer.on_prompt = terminal.prompt_progress
+        answer.on_prompt = PromptProgress(terminal)
         with answer:
             for event in answer:
                 if not options["json_output"]:
@@ -53,13 +54,17 @@ def run(
 
 def _model_or_prompt(model: str | None, words: list[str]) -> tuple[str | None, list[str]]:
     """MODEL may be left out: a first word that names no model and no file is part of the prompt."""
-    from ..models import catalog
-
-    if model is None or model in catalog.entries() or model.startswith("hf:") or model.endswith(".gguf"):
-        return model, words
+    import difflib
     import os
 
-    if os.path.exists(model) or (os.sep in model and " " not in model):
+    from ..models import catalog
+
+    names = catalog.entries()
+    if model is None or model in names or model.startswith("hf:") or model.endswith(".gguf"):
+        return model, words
+    # A mistyped name is a name: it is better refused than asked of another model.
+    mistyped = bool(difflib.get_close_matches(model.lower(), names, cutoff=0.75))
+    if mistyped or os.path.exists(model) or (os.sep in model and " " not in model):
         return model, words
     return None, [model, *words]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 # Control characters that a model may write but a terminal must not obey; tab and newline are harmless.
@@ -116,10 +117,6 @@ class Terminal:
         bar = "#" * int(24 * share)
         self.progress(f"Pulling {what}  [{bar:<24}] {share:4.0%}  {done / 1e6:.0f}/{total / 1e6:.0f} MB")
 
-    def prompt_progress(self, done: int, total: int) -> None:
-        if total > 256:
-            self.progress(f"Reading the prompt  {done}/{total} tokens")
-
     # ---- tables --------------------------------------------------------------------------------------------------------------------
 
     def table(self, columns: list[str], rows: list[list[str]]) -> None:
@@ -145,14 +142,34 @@ def _columns() -> int:
         return 80
 
 
+class PromptProgress:
+    """Progress line of a long prompt: tokens read, speed, time left. Called as a Generation's on_prompt(done, total)."""
+
+    SHORTEST = 256
+
+    def __init__(self, terminal: Terminal):
+        self._terminal, self._started = terminal, time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        if total <= self.SHORTEST:
+            return
+        speed = done / max(1e-9, time.perf_counter() - self._started)
+        self._terminal.progress(f"Reading the prompt  {done}/{total} tokens  {speed:.0f} tokens/s  {(total - done) / max(speed, 1e-9):.0f} s left")
+
+
 def read_stdin(terminal: Terminal) -> str:
-    """Everything piped into stdin but the newlines at its end; "" where stdin is a terminal or closed. Bytes that are not UTF-8 become U+FFFD, with a warning."""
+    """Everything piped into stdin; "" where stdin is a terminal or closed. Bytes that are not UTF-8 become U+FFFD, with a warning."""
     if sys.stdin is None or is_terminal(sys.stdin):
         return ""
     try:
-        data = sys.stdin.buffer.read().rstrip(b"\r\n")
+        data = sys.stdin.buffer.read()
     except (OSError, ValueError, AttributeError):
         return ""
+    return decoded(data, terminal)
+
+
+def decoded(data: bytes, terminal: Terminal) -> str:
+    """Input as text. Bytes that are not UTF-8 become U+FFFD, with a warning."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

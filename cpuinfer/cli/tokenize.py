@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import typer
 
-from .terminal import Terminal, read_stdin
+from .terminal import Terminal, is_terminal, read_stdin
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +27,8 @@ def tokenize(
 
     terminal = Terminal()
     if text is None:
+        if is_terminal(sys.stdin):
+            raise typer.BadParameter("there is no text: give it as an argument or pipe it into stdin", param_hint="TEXT")
         text = read_stdin(terminal)
     path = store.resolve(model, terminal.pulling)
     terminal.clear()
