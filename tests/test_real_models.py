@@ -41,6 +41,7 @@ def test_smollm2_answers_and_stops() -> None:
         answer = model.chat([{"role": "user", "content": "Say hello."}], temperature=0.0)
         assert "".join(event.text for event in answer) and answer.stats.finish_reason == "stop"
         # A second turn finds the first one's pages.
+        list(model.chat([{"role": "user", "content": "What is the capital of France?"}], temperature=0.0, max_tokens=8))
         turns = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "The capital of France is Paris."}]
         answer = model.chat([*turns, {"role": "user", "content": "And what is the capital of Spain?"}], temperature=0.0)
         assert "Madrid" in "".join(event.text for event in answer) and answer.stats.cached_tokens >= 32
