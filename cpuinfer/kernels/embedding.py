@@ -46,7 +46,9 @@ def write_16(codes, scale, minimum, y, factor):
 
 @njit
 def write_strip(unit, part, y, left, factor, scratch):
-    """One strip, of which `left` weights belong to the row."""
+    """One strip, of which `left` weights belong to the row: none, where a row of 128-weight blocks ends within a unit."""
+    if left <= 0:
+        return
     codes, scale, minimum = strip(unit, part)
     store_u8x64(scratch, codes)
     write_16(scratch, first_quarter(scale), first_quarter(minimum), y, factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -24,20 +25,24 @@ def record(kind: str | None, fields: dict) -> np.ndarray:
     return result
 
 
-def run(key: tuple[str, ...], fields: dict, batch: dict, ranks: int = 1, kind: str | None = None) -> None:
-    """One op: each rank's share, one after the other. Scratch and counter are provided, the scratch filled with what would show if it were used unset."""
+def run(key: tuple[str, ...], fields: dict, batch: dict, ranks: int = 1, at_once: bool = False) -> None:
+    """One op: each rank's share, one after the other or on threads at once. Scratch and counter are provided, the scratch filled with what would show if it were used unset."""
     fields = dict(fields)
-    names = RECORDS[kind or key[0]].names
+    names = RECORDS[key[0]].names
     scratch = np.full((ranks, 1 << 20), 0xFF, np.uint8)  # NaN in every type
     counter = np.zeros(8, np.int64)
     if "scratch" in names:
         fields |= {"scratch": scratch, "scratch_bytes": scratch.shape[1]}
     if "counter" in names:
         fields |= {"counter": counter}
-    op, batch_record = record(kind or key[0], fields), record(None, batch)
+    op, batch_record = record(key[0], fields), record(None, batch)
     function = KERNEL(jit.build([key])[key])
-    for rank in range(ranks):
-        function(address(op), address(batch_record), rank, ranks)
+    if at_once:
+        with ThreadPoolExecutor(ranks) as pool:
+            list(pool.map(lambda rank: function(address(op), address(batch_record), rank, ranks), range(ranks)))
+    else:
+        for rank in range(ranks):
+            function(address(op), address(batch_record), rank, ranks)
 
 
 def rows(values: np.ndarray, multiple: int = 16, spare: int = 8) -> np.ndarray:

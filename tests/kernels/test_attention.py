@@ -40,7 +40,7 @@ class Case:
             y[start:stop] = (weights / weights.sum(-1, keepdims=True) @ v).transpose(1, 0, 2)
         return y
 
-    def actual(self, window=0, softcap=0.0, ranks=1) -> np.ndarray:
+    def actual(self, window=0, softcap=0.0, ranks=1, at_once=False) -> np.ndarray:
         n = self.sequences.n_tokens
         q = rows(self.q.reshape(n, -1))
         y = rows(np.full((n, self.n_heads * self.value_dim), np.nan, np.float32))
@@ -51,7 +51,7 @@ class Case:
             **{"key_row_bytes": self.caches[0].shape[-1], "value_row_bytes": self.caches[1].shape[-1], "window": window},
             **{"y": y, "y_stride": y.shape[1], "scale": self.scale, "softcap": softcap},
         }
-        run(("attention", *self.types), fields, self.sequences.batch(), ranks)
+        run(("attention", *self.types), fields, self.sequences.batch(), ranks, at_once)
         width = self.n_heads * self.value_dim
         assert not y[:n, width:].any() and (y[n:] == 7).all(), "wrote outside its rows"
         return y[:n, :width].reshape(n, self.n_heads, self.value_dim)
@@ -149,6 +149,14 @@ def test_the_answer_does_not_depend_on_which_thread_works(lengths):
     """Bit for bit, so that a seed gives the same text again on the same number of threads."""
     case = Case(Sequences(lengths), (4, 1), (64, 64))
     np.testing.assert_array_equal(case.actual(ranks=2), case.actual(ranks=2))
+
+
+@pytest.mark.parametrize("lengths", [[(0, 100)], [(1500, 1)], [(700, 1), (20, 40), (3, 2), (900, 1)]], ids=["prompt", "one token", "mixed"])
+def test_threads_at_once_give_what_threads_in_turn_give(lengths):
+    case = Case(Sequences(*lengths), (4, 2), (64, 64))
+    expected = case.actual(ranks=3)
+    for _ in range(20):
+        np.testing.assert_array_equal(case.actual(ranks=3, at_once=True), expected)
 
 
 def test_a_case_whose_answer_is_known():
