@@ -20,17 +20,17 @@ def model(request):
         yield model
 
 
-def test_the_top_token_is_that_of_llama_cpp(model, fixtures) -> None:
+def test_the_top_token_fed_one_by_one_is_that_of_llama_cpp(model, fixtures) -> None:
     agreed = total = 0
     for entry in json.loads((fixtures / "real" / "greedy.json").read_text())[FILES[model.catalog_name]]:
         tokens = entry["prompt_tokens"] + entry["tokens"]
-        best = model.engine.logits(tokens[:-1])[len(entry["prompt_tokens"]) - 1 :].argmax(-1)
+        best = model.engine.logits(tokens[:-1], at_once=1)[len(entry["prompt_tokens"]) - 1 :].argmax(-1)
         for token, ours, margin in zip(entry["tokens"], best, entry["margins"]):
             total += 1
             agreed += int(token == ours)
-            # Both sides round activations to 8 bits, each in its own way: near-ties fall either way.
-            assert token == ours or margin <= 0.7, (entry["prompt"], token, int(ours), margin)
-    assert agreed >= 0.94 * total
+            # llama.cpp rounds activations to 8 bits: exact float32 arithmetic disagrees with it once at a margin of 0.266, else below 0.24.
+            assert token == ours or margin <= 0.27, (entry["prompt"], token, int(ours), margin)
+    assert agreed >= 0.97 * total
 
 
 def test_smollm2_answers_and_stops() -> None:

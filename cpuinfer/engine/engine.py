@@ -169,16 +169,19 @@ class Engine:
 
     # ---- whole logits --------------------------------------------------------------------------------------------------------------
 
-    def logits(self, tokens: list[int]) -> np.ndarray:
-        """float32[len(tokens), n_vocab]: the logits after every token, computed anew. Raises ContextFull if they do not fit."""
+    def logits(self, tokens: list[int], at_once: int | None = None) -> np.ndarray:
+        """float32[len(tokens), n_vocab]: the logits after every token, computed anew, `at_once` tokens in a step (1: as in decoding; default: as many as fit).
+
+        Raises ContextFull if the tokens do not fit.
+        """
         if len(tokens) > self.context_length:
             raise ContextFull(f"{len(tokens)} tokens do not fit the context of {self.context_length}; use a larger context (-c {len(tokens)})")
         result = np.empty((len(tokens), self.n_vocab), np.float32)
-        for start, part in self.logit_chunks(tokens):
+        for start, part in self.logit_chunks(tokens, at_once):
             result[start : start + len(part)] = part
         return result
 
-    def logit_chunks(self, tokens: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+    def logit_chunks(self, tokens: list[int], at_once: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """(first position, float32[n, n_vocab]) of successive parts; each array is overwritten by the next."""
         sequence = Sequence(-1, [int(t) for t in tokens], SamplingParams(), None)
         pool = self._scheduler.pool
@@ -189,7 +192,7 @@ class Engine:
         try:
             while sequence.n_computed < len(tokens):
                 start = sequence.n_computed
-                count = min(self.program.max_logit_rows, self.batch_size, len(tokens) - start)
+                count = min(at_once or self.batch_size, self.program.max_logit_rows, self.batch_size, len(tokens) - start)
                 self._batch.fill([(sequence, count)], every_logit=True)
                 self.team.run(self.program, self._batch.record)
                 sequence.n_computed += count

@@ -27,7 +27,7 @@ from .simd import (
 # Filled in for each format; see formats.quants.Format.bindings.
 strip, scales_of_256 = None, None
 UNIT_WEIGHTS, UNIT_BYTES, BLOCK_WEIGHTS, BLOCK_BYTES, PARTS, GROUP, ZERO = 0, 0, 0, 0, 0, 0, 0
-HAS_MINIMUM, HAS_SCALES, LARGEST_CODE = False, False, 0
+HAS_MINIMUM, LARGEST_CODE = False, 0
 
 # Lanes 4k..4k+3 of a strip's scales, each for the four weights it belongs to.
 _SPREAD = [shuffle(f32x16, f32x16, [4 * k + i // 4 for i in range(16)]) for k in range(4)]

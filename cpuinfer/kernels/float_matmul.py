@@ -16,7 +16,7 @@ from .tiles import TILES, TOKENS, tile_columns_f32, tile_store, tile_zero, trans
 # Filled in for each format; see formats.quants.Format.bindings.
 strip, scales_of_256 = None, None
 UNIT_WEIGHTS, UNIT_BYTES, BLOCK_WEIGHTS, BLOCK_BYTES, PARTS, GROUP, ZERO = 0, 0, 0, 0, 0, 0, 0
-HAS_MINIMUM, HAS_SCALES, LARGEST_CODE = False, False, 0
+HAS_MINIMUM, LARGEST_CODE = False, 0
 
 WIDE = 16 * TILES
 AHEAD = 1024

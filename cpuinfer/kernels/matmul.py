@@ -1,7 +1,8 @@
-"""Matrix product of quantized weights and Q8 activations: y[t, r] (+)= weights[r] . x[t] + bias[r].
+"""Matrix product of quantized weights and quantized activations: y[t, r] (+)= weights[r] . x[t] + bias[r].
 
-Three drivers over the same strips. vector: one token, rows read once from the file's own layout at memory speed. few: up to 16 tokens, each strip decoded once
-for four of them. many (panels.py): row tiles unpacked into the thread's scratch as panels of 8-bit codes, then register tiles of rows x tokens.
+Three drivers over the same strips. vector: one token with 16-bit activations, rows read once from the file's own layout at memory speed, two at a time. few: up to 16 tokens
+with 8-bit activations, each strip decoded once for four of them. many (panels.py): row tiles unpacked into the thread's scratch as panels of 8-bit codes, then
+register tiles of rows x tokens.
 
 With w = scale * (code - zero) + minimum and x = x_scale * x_code, group g of a row adds scale[g] * x_scale[g] * sum(code * x_code) + (minimum[g] - zero * scale[g]) * sum(x).
 vector and few read a row in two passes while it is in the first-level cache: first the scales, then the codes. The first pass leaves products[g] =
@@ -18,15 +19,16 @@ from .simd import (
     add,
     atomic_add,
     dot4_i8i8,
+    dot4_i16,
     dot4_u7i8,
     each_twice,
     fma,
     halves,
     high_f32x8,
-    lane,
     load_f32,
     load_f32x8,
     load_f32x16,
+    load_i16x32,
     load_u8,
     load_u8x64,
     low_f32x8,
@@ -48,7 +50,7 @@ from .simd import (
 # Filled in for each format; see formats.quants.Format.bindings.
 strip, scales_of_256 = None, None
 UNIT_WEIGHTS, UNIT_BYTES, BLOCK_WEIGHTS, BLOCK_BYTES, PARTS, GROUP, ZERO = 0, 0, 0, 0, 0, 0, 0
-HAS_MINIMUM, HAS_SCALES, LARGEST_CODE = False, False, 0
+HAS_MINIMUM, LARGEST_CODE = False, 0
 
 CHUNKS = 4  # per thread: long chunks stream better, short ones balance better (Zen 3, 2026-12: 16 rows at a time were 25 % slower)
 AHEAD = 4096  # bytes prefetched ahead of the reader: hardware prefetch stops at page ends (1 KB ahead: 15 % slower)
@@ -73,10 +75,18 @@ def put(op, token, row, value):
 
 
 @njit
-def copy_tail(source, count, scratch):
-    """The part of a unit that a row ends with -> a whole unit padded with zero bytes, whose scales are then zero."""
-    for i in range(UNIT_BYTES):
-        store_u8(scratch + i, load_u8(source + i) if i < count else 0)
+def readable(row, row_bytes, end, copy):
+    """The row's address, or that of a copy padded with zeros where reading 256 weights at a time would leave the tensor.
+
+    What is read between the row's end and the next multiple of 256 weights belongs to the next row and meets activations whose scales are zero.
+    """
+    step = 256 // UNIT_WEIGHTS * UNIT_BYTES
+    padded = (row_bytes + step - 1) // step * step
+    if row + padded <= end:
+        return row
+    for i in range(padded):
+        store_u8(copy + i, load_u8(row + i) if i < row_bytes else 0)
+    return copy
 
 
 # ---- first pass: scales ----------------------------------------------------------------------------------------------------------------
@@ -89,37 +99,8 @@ def rest_factor():
 
 
 @njit
-def strip_scales(unit, part, g, products, x_scales, x_sums, x_sums16):
-    """Groups of one strip, from group g on: products, and the strip's part of `rest`."""
-    _, scale, minimum = strip(unit, part)
-    factor = minimum if HAS_MINIMUM else scale
-    x_scale, second_x_scale = load_f32(x_scales + 4 * (g * GROUP // 32)), load_f32(x_scales + 4 * (g * GROUP // 32) + 4)
-    if GROUP == 16:
-        store_f32(products + 4 * g, lane(scale, 0) * x_scale)
-        store_f32(products + 4 * g + 4, lane(scale, 4) * x_scale)
-        store_f32(products + 4 * g + 8, lane(scale, 8) * second_x_scale)
-        store_f32(products + 4 * g + 12, lane(scale, 12) * second_x_scale)
-        s = x_sums16 + 4 * g
-        rest = lane(factor, 0) * load_f32(s) + lane(factor, 4) * load_f32(s + 4)
-        return rest + lane(factor, 8) * load_f32(s + 8) + lane(factor, 12) * load_f32(s + 12)
-    store_f32(products + 4 * g, lane(scale, 0) * x_scale)
-    store_f32(products + 4 * g + 4, lane(scale, 8) * second_x_scale)
-    return lane(factor, 0) * load_f32(x_sums + 4 * g) + lane(factor, 8) * load_f32(x_sums + 4 * g + 4)
-
-
-@njit
-def unit_scales(unit, g, products, x_scales, x_sums, x_sums16):
-    rest = strip_scales(unit, 0, g, products, x_scales, x_sums, x_sums16)
-    if PARTS > 1:
-        rest += strip_scales(unit, 1, g + 64 // GROUP, products, x_scales, x_sums, x_sums16)
-        rest += strip_scales(unit, 2, g + 2 * (64 // GROUP), products, x_scales, x_sums, x_sums16)
-        rest += strip_scales(unit, 3, g + 3 * (64 // GROUP), products, x_scales, x_sums, x_sums16)
-    return rest
-
-
-@njit
 def scale_256(address, g, products, x_scales, x_sums, x_sums16, rest):
-    """The same for 256 weights at once; rest is a vector."""
+    """256 weights from group g on: products, and their part of `rest` added to it."""
     scale, minimum = scales_of_256(address)
     if GROUP == 16:
         store_f32x16(products + 4 * g, mul(scale, each_twice(load_f32x8(x_scales + 2 * g))))
@@ -151,8 +132,8 @@ def fold_rest(rest):
 
 
 @njit
-def whole_row_scales(row, units, products, x_scales, x_sums, x_sums16):
-    """Products of a row by 256 weights at a time, and its rest as f32x8. May read up to 256 weights from the row's start on in steps: see readable."""
+def row_scales(row, units, products, x_scales, x_sums, x_sums16):
+    """Products of a row by 256 weights at a time, and its rest as f32x8. See readable."""
     rest = no_rest()
     step = 256 // UNIT_WEIGHTS
     for i in range(0, units, step):
@@ -160,47 +141,31 @@ def whole_row_scales(row, units, products, x_scales, x_sums, x_sums16):
     return fold_rest(rest)
 
 
-@njit
-def row_scales(row, units, tail, tail_unit, products, x_scales, x_sums, x_sums16):
-    """The same strip by strip, reading nothing beyond the row. tail: whether the row ends with a part of a unit, which is at tail_unit then."""
-    rest = np.float32(0)
-    for i in range(units):
-        rest += unit_scales(row + i * UNIT_BYTES, i * (UNIT_WEIGHTS // GROUP), products, x_scales, x_sums, x_sums16)
-    if tail:
-        rest += unit_scales(tail_unit, units * (UNIT_WEIGHTS // GROUP), products, x_scales, x_sums, x_sums16)
-    return rest * rest_factor()
-
-
-@njit
-def readable(row, row_bytes, end):
-    """Whether 256 weights at a time may be read from this row: what is read beyond its end lies within the tensor and meets activations of zero."""
-    step = 256 // UNIT_WEIGHTS * UNIT_BYTES
-    return HAS_SCALES and row + (row_bytes + step - 1) // step * step <= end
-
-
 # ---- second pass: codes ----------------------------------------------------------------------------------------------------------------
 
 
 @njit
-def dot_strip(acc, codes, x, products):
-    if LARGEST_CODE < 0:
-        dot = to_f32(dot4_i8i8(zero_i32x16(), codes, load_u8x64(x)))
-    else:
-        dot = to_f32(dot4_u7i8(zero_i32x16(), codes, load_u8x64(x)))
+def scaled(acc, dot, products):
+    """acc + dot * products of the strip's groups"""
     if GROUP == 16:
         return fma(dot, quarters(load_f32(products), load_f32(products + 4), load_f32(products + 8), load_f32(products + 12)), acc)
     return fma(dot, halves(load_f32(products), load_f32(products + 4)), acc)
 
 
 @njit
-def dot_unit(acc, unit, x, products):
-    """All strips of a unit, one token."""
-    step = 4 * (64 // GROUP)
-    acc = dot_strip(acc, strip(unit, 0)[0], x, products)
+def fine_strip(acc, unit, part, x, products):
+    """A strip times 16-bit activations."""
+    dot = dot4_i16(strip(unit, part)[0], load_i16x32(x + 128 * part), load_i16x32(x + 128 * part + 64), LARGEST_CODE)
+    return scaled(acc, to_f32(dot), products + 4 * (64 // GROUP) * part)
+
+
+@njit
+def fine_unit(acc, unit, x, products):
+    acc = fine_strip(acc, unit, 0, x, products)
     if PARTS > 1:
-        acc = dot_strip(acc, strip(unit, 1)[0], x + 64, products + step)
-        acc = dot_strip(acc, strip(unit, 2)[0], x + 128, products + 2 * step)
-        acc = dot_strip(acc, strip(unit, 3)[0], x + 192, products + 3 * step)
+        acc = fine_strip(acc, unit, 1, x, products)
+        acc = fine_strip(acc, unit, 2, x, products)
+        acc = fine_strip(acc, unit, 3, x, products)
     return acc
 
 
@@ -212,51 +177,43 @@ def row_codes(row, units, x, products):
     for _ in range(units // 2):
         for line in range(0, 2 * UNIT_BYTES, 64):
             prefetch(row + AHEAD + line)
-        first = dot_unit(first, row, x, products)
-        second = dot_unit(second, row + UNIT_BYTES, x + UNIT_WEIGHTS, products + step)
+        first = fine_unit(first, row, x, products)
+        second = fine_unit(second, row + UNIT_BYTES, x + 2 * UNIT_WEIGHTS, products + step)
         row += 2 * UNIT_BYTES
-        x += 2 * UNIT_WEIGHTS
+        x += 4 * UNIT_WEIGHTS
         products += 2 * step
     if units % 2:
-        first = dot_unit(first, row, x, products)
+        first = fine_unit(first, row, x, products)
     return fold(add(first, second))
-
-
-@njit
-def row_dot(row, row_bytes, end, tail_unit, products, x, x_scales, x_sums, x_sums16):
-    """A whole row times one token."""
-    units = row_bytes // UNIT_BYTES
-    tail = row_bytes - units * UNIT_BYTES
-    if readable(row, row_bytes, end):
-        all_units = units + (1 if tail else 0)
-        rest = whole_row_scales(row, all_units, products, x_scales, x_sums, x_sums16)
-        return sum_lanes(add(row_codes(row, all_units, x, products), rest))
-    if tail:
-        copy_tail(row + units * UNIT_BYTES, tail, tail_unit)
-    result = row_scales(row, units, tail, tail_unit, products, x_scales, x_sums, x_sums16)
-    result += sum_lanes(row_codes(row, units, x, products))
-    if tail:
-        step = units * UNIT_WEIGHTS
-        result += sum_lanes(row_codes(tail_unit, 1, x + step, products + 4 * (step // GROUP)))
-    return result
 
 
 @op_kernel("matmul", name="matmul_vector", variants="format")
 def matmul_vector(op, batch, rank, size):
-    tail_unit = op.scratch + rank * op.scratch_bytes
-    products = tail_unit + 1024
     weights, row_bytes, counter, rows = op.weights, op.row_bytes, op.counter, op.rows
     x, x_scales, x_sums, x_sums16 = op.x, op.x_scales, op.x_sums, op.x_sums16
+    units = (row_bytes + UNIT_BYTES - 1) // UNIT_BYTES
+    products = op.scratch + rank * op.scratch_bytes
+    copy = products + 4 * (op.x_stride // GROUP + 16)
     end_of_weights = weights + rows * row_bytes
     while True:
         first, end = claim(counter, rows, size)
         if first >= rows:
             break
         for r in range(first, end):
-            put(op, 0, r, row_dot(weights + r * row_bytes, row_bytes, end_of_weights, tail_unit, products, x, x_scales, x_sums, x_sums16))
+            row = readable(weights + r * row_bytes, row_bytes, end_of_weights, copy)
+            rest = row_scales(row, units, products, x_scales, x_sums, x_sums16)
+            put(op, 0, r, sum_lanes(add(row_codes(row, units, x, products), rest)))
 
 
 # ---- few tokens ------------------------------------------------------------------------------------------------------------------------
+
+
+@njit
+def dot_strip(acc, codes, x, products):
+    """A strip times 8-bit activations."""
+    if LARGEST_CODE < 0:
+        return scaled(acc, to_f32(dot4_i8i8(zero_i32x16(), codes, load_u8x64(x))), products)
+    return scaled(acc, to_f32(dot4_u7i8(zero_i32x16(), codes, load_u8x64(x))), products)
 
 
 @njit
@@ -290,11 +247,11 @@ def row_codes_4(row, units, x, s, products, t):
 
 @op_kernel("matmul", name="matmul_few", variants="format")
 def matmul_few(op, batch, rank, size):
-    tail_unit = op.scratch + rank * op.scratch_bytes
-    products = tail_unit + 1024
     tokens = batch.n_logit_rows if op.per_logit_row else batch.n_tokens
     units = (op.row_bytes + UNIT_BYTES - 1) // UNIT_BYTES
     step = 4 * (op.x_stride // GROUP + 16)  # bytes of products from token to token; vector stores may run over a row's end
+    products = op.scratch + rank * op.scratch_bytes
+    copy = products + 4 * step
     end_of_weights = op.weights + op.rows * op.row_bytes
     per_token = op.x_stride // 32 * 4  # bytes of scales from token to token
     while True:
@@ -302,23 +259,19 @@ def matmul_few(op, batch, rank, size):
         if first >= op.rows:
             break
         for r in range(first, end):
-            row = op.weights + r * op.row_bytes
-            token = 0
-            while token + 4 <= tokens and readable(row, op.row_bytes, end_of_weights):
+            row = readable(op.weights + r * op.row_bytes, op.row_bytes, end_of_weights, copy)
+            # The last group of four may reach beyond the last token: rows of activations have room for that, its results are not stored.
+            for token in range(0, tokens, 4):
                 a, b, c, d = zero_f32x8(), zero_f32x8(), zero_f32x8(), zero_f32x8()
                 for i in range(4):
                     at = (token + i) * per_token
-                    rest = whole_row_scales(row, units, products + i * step, op.x_scales + at, op.x_sums + at, op.x_sums16 + 2 * at)
+                    rest = row_scales(row, units, products + i * step, op.x_scales + at, op.x_sums + at, op.x_sums16 + 2 * at)
                     a, b, c, d = b, c, d, rest
                 e, f, g, h = row_codes_4(row, units, op.x + token * op.x_stride, op.x_stride, products, step)
                 put(op, token, r, sum_lanes(add(a, e)))
-                put(op, token + 1, r, sum_lanes(add(b, f)))
-                put(op, token + 2, r, sum_lanes(add(c, g)))
-                put(op, token + 3, r, sum_lanes(add(d, h)))
-                token += 4
-            while token < tokens:
-                at = token * per_token
-                x_scales, x_sums, x_sums16 = op.x_scales + at, op.x_sums + at, op.x_sums16 + 2 * at
-                x = op.x + token * op.x_stride
-                put(op, token, r, row_dot(row, op.row_bytes, end_of_weights, tail_unit, products, x, x_scales, x_sums, x_sums16))
-                token += 1
+                if token + 1 < tokens:
+                    put(op, token + 1, r, sum_lanes(add(b, f)))
+                if token + 2 < tokens:
+                    put(op, token + 2, r, sum_lanes(add(c, g)))
+                if token + 3 < tokens:
+                    put(op, token + 3, r, sum_lanes(add(d, h)))

@@ -15,7 +15,7 @@ from .tiles import TILES, TOKENS, tile_group, tile_store, tile_zero, transpose_8
 # Filled in for each format; see formats.quants.Format.bindings.
 strip, scales_of_256 = None, None
 UNIT_WEIGHTS, UNIT_BYTES, BLOCK_WEIGHTS, BLOCK_BYTES, PARTS, GROUP, ZERO = 0, 0, 0, 0, 0, 0, 0
-HAS_MINIMUM, HAS_SCALES, LARGEST_CODE = False, False, 0
+HAS_MINIMUM, LARGEST_CODE = False, 0
 
 PANEL_BYTES = 192 * 1024  # codes of the row tiles claimed together, at most: leaves room in a second-level cache of 512 KB
 WIDE = 16 * TILES  # rows of a register tile

@@ -1,6 +1,7 @@
-"""Q8 activations: 8-bit codes with a float32 scale per 32 values, and the sums that weights with a minimum or a zero need.
+"""Quantized activations: 8-bit codes (16-bit ones for a single row) with a float32 scale per 32 values, and the sums that weights with a minimum or a zero need.
 
-scale = max |x| / 127 over 32 values, code = round(x / scale), to nearest even. Codes stay within -127..127.
+scale = max |x| / limit over 32 values, code = round(x / scale), to nearest even. limit is 127; a single row has 32767, because reading the weights is what
+its products wait for, so that finer activations cost nothing there and the result is within float32 rounding of the exact one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from .registry import op_kernel
 from .simd import (
     absolute,
     as_i32x16,
-    dot4_i8i8,
-    halves,
+    evens_and_odds,
     join_u8x16,
     join_u8x32,
     lane,
@@ -24,15 +24,14 @@ from .simd import (
     mul,
     round_to_i32,
     splat_f32x16,
-    splat_u8x64,
     store_f32,
+    store_i16x32,
     store_i32,
     store_u8x64,
-    sum_quarters,
+    sum_lanes,
     to_f32,
     to_u8x16,
     zero_f32x16,
-    zero_i32x16,
 )
 from .tiles import TOKENS
 
@@ -40,39 +39,44 @@ from .tiles import TOKENS
 @njit
 def quantize_64(low, second, third, high, row, rows, i, q, q_scales, q_sums, q_sums16, q_stride):
     """Four f32x16, columns i..i+63 of row `row` of `rows`, into the four arrays."""
-    first_scale = max_lanes(maximum(absolute(low), absolute(second))) * np.float32(1 / 127)
-    second_scale = max_lanes(maximum(absolute(third), absolute(high))) * np.float32(1 / 127)
+    step_of_largest = np.float32(1 / 32767) if rows == 1 else np.float32(1 / 127)
+    first_scale = max_lanes(maximum(absolute(low), absolute(second))) * step_of_largest
+    second_scale = max_lanes(maximum(absolute(third), absolute(high))) * step_of_largest
     inverse = np.float32(1) / first_scale if first_scale > np.float32(1e-30) else np.float32(0)
     second_inverse = np.float32(1) / second_scale if second_scale > np.float32(1e-30) else np.float32(0)
     a, b = splat_f32x16(inverse), splat_f32x16(second_inverse)
-    codes = join_u8x32(
-        join_u8x16(to_u8x16(round_to_i32(mul(low, a))), to_u8x16(round_to_i32(mul(second, a)))),
-        join_u8x16(to_u8x16(round_to_i32(mul(third, b))), to_u8x16(round_to_i32(mul(high, b)))),
-    )
-    total = mul(to_f32(dot4_i8i8(zero_i32x16(), splat_u8x64(1), codes)), halves(first_scale, second_scale))
+    c, d, e, f = round_to_i32(mul(low, a)), round_to_i32(mul(second, a)), round_to_i32(mul(third, b)), round_to_i32(mul(high, b))
     # In rows: the strip's elements follow each other. In tiles: an element of every row of the tile, then the next.
     tile, step = row * q_stride, 1
     shift = np.int64(0)
-    if rows > FEW:
-        tile, step = row // TOKENS * TOKENS * q_stride, TOKENS
-        shift = 4 * (row % TOKENS)
-        parts = as_i32x16(codes)
-        to = q + tile + i * TOKENS + shift
-        for k in range(16):
-            store_i32(to + 4 * TOKENS * k, lane(parts, k))
+    if rows == 1:
+        even, odd = evens_and_odds(c, d, e, f)
+        store_i16x32(q + 2 * i, even)
+        store_i16x32(q + 2 * i + 64, odd)
     else:
-        store_u8x64(q + tile + i, codes)
+        codes = join_u8x32(join_u8x16(to_u8x16(c), to_u8x16(d)), join_u8x16(to_u8x16(e), to_u8x16(f)))
+        if rows > FEW:
+            tile, step = row // TOKENS * TOKENS * q_stride, TOKENS
+            shift = 4 * (row % TOKENS)
+            parts = as_i32x16(codes)
+            to = q + tile + i * TOKENS + shift
+            for p in range(16):
+                store_i32(to + 4 * TOKENS * p, lane(parts, p))
+        else:
+            store_u8x64(q + tile + i, codes)
     to = tile // 8 + i // 8 * step + shift
     store_f32(q_scales + to, first_scale)
     store_f32(q_scales + to + 4 * step, second_scale)
-    a, b, c, d = sum_quarters(total, 0), sum_quarters(total, 1), sum_quarters(total, 2), sum_quarters(total, 3)
-    store_f32(q_sums + to, a + b)
-    store_f32(q_sums + to + 4 * step, c + d)
+    a, b = splat_f32x16(first_scale), splat_f32x16(second_scale)
+    first, second_sum = sum_lanes(mul(to_f32(c), a)), sum_lanes(mul(to_f32(d), a))
+    third_sum, fourth = sum_lanes(mul(to_f32(e), b)), sum_lanes(mul(to_f32(f), b))
+    store_f32(q_sums + to, first + second_sum)
+    store_f32(q_sums + to + 4 * step, third_sum + fourth)
     to = tile // 4 + i // 4 * step + shift
-    store_f32(q_sums16 + to, a)
-    store_f32(q_sums16 + to + 4 * step, b)
-    store_f32(q_sums16 + to + 8 * step, c)
-    store_f32(q_sums16 + to + 12 * step, d)
+    store_f32(q_sums16 + to, first)
+    store_f32(q_sums16 + to + 4 * step, second_sum)
+    store_f32(q_sums16 + to + 8 * step, third_sum)
+    store_f32(q_sums16 + to + 12 * step, fourth)
 
 
 @njit

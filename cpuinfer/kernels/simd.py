@@ -89,7 +89,7 @@ def _storer(frontend, element, convert=lambda builder, value: value):
 
 
 store_u8x16, store_u8x32, store_u8x64 = (_storer(v, v.ir) for v in (u8x16, u8x32, u8x64))
-store_i16x16, store_i32x16, store_f32x8, store_f32x16 = (_storer(v, v.ir) for v in (i16x16, i32x16, f32x8, f32x16))
+store_i16x16, store_i16x32, store_i32x16, store_f32x8, store_f32x16 = (_storer(v, v.ir) for v in (i16x16, i16x32, i32x16, f32x8, f32x16))
 store_f16x16 = _storer(f32x16, i16x16.ir, lambda b, v: _current().f32_to_f16(b, v))  # f32x16 -> 16 halves
 store_f32 = _storer(REAL, f32)
 store_i64 = _storer(INTEGER, i64)
@@ -531,6 +531,27 @@ def dot4_u7i8(typingctx, acc, codes, x):
 def dot4_i8i8(typingctx, acc, codes, x):
     """The same with signed codes. Neither side may hold -128."""
     return i32x16(i32x16, u8x64, u8x64), lambda c, b, s, a: _current().dot4_i8i8(b, *a)
+
+
+@intrinsic(prefer_literal=True)
+def dot4_i16(typingctx, codes, even, odd, largest_code):
+    """Sums of four products, of 8-bit codes (signed if the literal largest_code is negative) and 16-bit values given as even and odd elements -> i32x16."""
+    signed = largest_code.literal_value < 0
+    return i32x16(u8x64, i16x32, i16x32, largest_code), lambda c, b, s, a: _current().dot4_i16(b, *a[:3], signed)
+
+
+@intrinsic
+def evens_and_odds(typingctx, first, second, third, fourth):
+    """64 numbers in four i32x16, each within 16 bits -> i16x32 of those with even index, i16x32 of the others."""
+
+    def codegen(c, b, s, a):
+        parts = [b.trunc(v, i16x16.ir) for v in a]
+        index = ir.VectorType(i32, 32)
+        low, high = (b.shuffle_vector(parts[p], parts[p + 1], ir.Constant(index, list(range(32)))) for p in (0, 2))
+        planes = [b.shuffle_vector(low, high, ir.Constant(index, list(range(j, 64, 2)))) for j in (0, 1)]
+        return c.make_tuple(b, s.return_type, planes)
+
+    return types.UniTuple(i16x32, 2)(i32x16, i32x16, i32x16, i32x16), codegen
 
 
 @intrinsic

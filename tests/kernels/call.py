@@ -53,7 +53,7 @@ def rows(values: np.ndarray, multiple: int = 16, spare: int = 8) -> np.ndarray:
 
 
 class Q8:
-    """Room for Q8 activations of up to `count` rows; `values` reads them back."""
+    """Room for quantized activations of up to `count` rows."""
 
     def __init__(self, count: int, columns: int):
         self.count, self.columns = count, columns
@@ -64,6 +64,13 @@ class Q8:
 
     def fields(self) -> dict:
         return {"q": self.codes, "q_scales": self.scales, "q_sums": self.sums, "q_sums16": self.sums16, "q_stride": self.width}
+
+    def decoded_codes(self, few: int, tokens: int) -> np.ndarray:
+        """[count, width] of the codes as integers, whatever their layout: 16-bit planes of even and odd elements for one row."""
+        if self.count > 1:
+            return self.untiled(self.codes, self.count, few, tokens).astype(int)
+        planes = self.codes.reshape(-1)[: 2 * self.width].view(np.int16).reshape(-1, 2, 32)
+        return planes.transpose(0, 2, 1).reshape(1, -1).astype(int)
 
     def untiled(self, array: np.ndarray, count: int, few: int, tokens: int) -> np.ndarray:
         """[T, n] of an array that is stored in rows for up to `few` rows and in tiles of `tokens` rows for more."""

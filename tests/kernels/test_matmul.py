@@ -14,12 +14,12 @@ from cpuinfer.program.program import BufferArrays
 FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_NL")
 
 
-def q8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """codes i8[T, C], scales f32[T, C/32] by the definition."""
+def rounded(x: np.ndarray) -> np.ndarray:
+    """The activations that the products see: f32[T, C] rounded to codes times scales, by the definition."""
     groups = x.reshape(len(x), -1, 32)
-    scales = (np.abs(groups).max(-1) / np.float32(127)).astype(np.float32)
+    scales = (np.abs(groups).max(-1) / np.float32(127 if len(x) > 1 else 32767)).astype(np.float32)
     codes = np.rint(groups * np.where(scales > 1e-30, 1 / np.where(scales == 0, 1, scales), 0).astype(np.float32)[..., None])
-    return codes.astype(np.int8).reshape(x.shape), scales
+    return (codes * scales[..., None]).reshape(x.shape)
 
 
 class OneOp:
@@ -76,11 +76,12 @@ def test_every_driver_equals_the_definition(fmt: str, team) -> None:
             if f.activations == "q8":
                 padded = np.zeros((tokens, round_up(columns, 32)), np.float32)
                 padded[:, :columns] = x
-                codes, scales = q8(padded)
-                x = (codes * np.repeat(scales, 32, 1))[:, :columns]
+                x = rounded(padded)[:, :columns]
             product = x.astype(np.float64) @ f.dequantize(weights).T.astype(np.float64)
             expected = 1 + bias + product
             # Ties of rounding may fall either way: one code of a group of 32.
-            tolerance = 3e-6 * np.abs(product).max() + (2e-3 * np.abs(product).max() if f.activations == "q8" else 0)
+            tolerance = 3e-6 * np.abs(product).max() + (2e-3 * np.abs(product).max() if f.activations == "q8" and tokens > 1 else 0)
+            if f.activations == "q8" and tokens == 1:
+                tolerance += 1e-5 * np.abs(product).max()
             assert np.abs(y.values[:tokens, :rows] - expected).max() < tolerance, (tokens, rows, columns)
             assert not y.values[:, rows:].any(), "the padding of a row must stay zero"

@@ -64,16 +64,16 @@ def test_cache_types_equal_the_reference_with_the_same_type(cache_type, toleranc
 
 
 @pytest.mark.parametrize("fmt", ["Q4_1", "Q8_0", "Q4_K"])
-def test_quantized_models_are_as_near_as_8_bit_activations_allow(fmt, team, tmp_path) -> None:
+def test_quantized_models_are_exact_token_by_token_and_as_near_as_8_bit_activations_allow_at_once(fmt, team, tmp_path) -> None:
     path = tiny.model(tmp_path / "m.gguf", "llama", fmt)
     expected = exact(path)
     scale = expected.std()
     one_by_one = compiled(path, team, [1] * 60)
     at_once = compiled(path, team, [60])
     mixed = compiled(path, team, [25, 1, 4, 30])
-    for got in (one_by_one, at_once, mixed):
+    for got in (at_once, mixed):
         assert np.abs(got - expected).mean() < 0.03 * scale
-    assert np.abs(one_by_one - at_once).mean() < 0.01 * scale
+    assert np.abs(one_by_one - expected).mean() < 5e-4 * scale
 
 
 def test_fusing_changes_nothing_but_the_number_of_ops(tmp_path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ groups of 16 or 32 weights. Kernels see 64 weights at a time, a strip:
             return codes, scale, minimum  # u8x64 in the order of the weights, f32x16, f32x16: lane i belongs to weights 4i..4i+3
         return strip
 
-Optional, for the vector driver, which spends much of its time on scales: the scales of the next 256 weights at once,
+and, for the drivers of few tokens, which spend much of their time on scales, the scales of the next 256 weights at once:
 
     @Q4_1.scales
     def build_scales(simd):
@@ -17,9 +17,8 @@ Optional, for the vector driver, which spends much of its time on scales: the sc
             return scale, minimum         # f32x8 where group is 32, f32x16 where it is 16
         return scales
 
-A unit is one block, or two where a block has 32 weights; its strips are parts 0..PARTS-1. A strip reads only inside its unit: beyond may
-lie the end of the file. A format without a
-minimum returns simd.zero_f32x16() for it. Float types (activations "f32") have strips of 16 weights: `strip(address, 0) -> f32x16`.
+A unit is one block, or two where a block has 32 weights; its strips are parts 0..PARTS-1. A strip reads only inside its unit: beyond may lie the end of the file. A format
+without a minimum returns zeros for it (simd.zero_f32x16(), zero_f32x8()). Float types (activations "f32") have strips of 16 weights: `strip(address, 0) -> f32x16`.
 """
 
 from __future__ import annotations
@@ -87,11 +86,10 @@ class Format:
         from ...kernels import simd
 
         assert self._build is not None
-        strip = njit(self._build(simd))
+        assert self._build_scales is not None or self.codes == FLOAT, f"{self.name} has no scales of 256 weights"
         return {
-            "strip": strip,
-            "scales_of_256": njit(self._build_scales(simd)) if self._build_scales else strip,
-            "HAS_SCALES": self._build_scales is not None,
+            "strip": njit(self._build(simd)),
+            "scales_of_256": njit(self._build_scales(simd)) if self._build_scales else None,
             "UNIT_WEIGHTS": self.unit_weights,
             "UNIT_BYTES": self.unit_bytes,
             "BLOCK_WEIGHTS": self.weights,

@@ -34,6 +34,9 @@ class AVX2(Generic):
     def dot4_i8i8(self, builder, acc, codes, x):
         return self.dot4_u7i8(builder, acc, *move_sign(builder, codes, x))
 
+    def dot2_i16(self, builder, x, y):
+        return join(builder, [call(builder, "llvm.x86.avx2.pmadd.wd", i32x8, [a, b]) for a, b in zip(split(builder, x, 2), split(builder, y, 2))])
+
     def dot_steps(self, builder, largest_code: int) -> DotSteps:
         return SixteenBitSteps(self, builder, largest_code)
 

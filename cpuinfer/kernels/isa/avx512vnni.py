@@ -21,6 +21,9 @@ class AVX512VNNI(AVX2):
         magnitude, signed = (builder.select(negative, builder.sub(splat(u8x64, 0), v), v) for v in (codes, x))
         return self.dot4_u7i8(builder, acc, magnitude, signed)
 
+    def dot2_i16(self, builder, x, y):
+        return call(builder, "llvm.x86.avx512.pmaddw.d.512", i32x16, [x, y])
+
     def dot_steps(self, builder, largest_code: int) -> DotSteps:
         return DotSteps(self, builder, largest_code)
 

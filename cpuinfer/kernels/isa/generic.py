@@ -67,6 +67,24 @@ class Generic:
             acc = builder.add(acc, builder.shuffle_vector(products, undefined, lane))
         return acc
 
+    def dot4_i16(self, builder, codes, even, odd, signed: bool):
+        """Sums of four products like dot4, of 8-bit codes and 16-bit values: u8x64, i16x32 of the even elements, i16x32 of the odd ones -> i32x16."""
+        pairs = builder.bitcast(codes, ir.VectorType(i16, 32))
+        eight = splat(pairs.type, 8)
+        if signed:
+            low, high = builder.ashr(builder.shl(pairs, eight), eight), builder.ashr(pairs, eight)
+        else:
+            low, high = builder.and_(pairs, splat(pairs.type, 255)), builder.lshr(pairs, eight)
+        return builder.add(self.dot2_i16(builder, low, even), self.dot2_i16(builder, high, odd))
+
+    def dot2_i16(self, builder, x, y):
+        """x[2i] * y[2i] + x[2i+1] * y[2i+1]. i16x32, i16x32 -> i32x16."""
+        wide = ir.VectorType(i32, 32)
+        products = builder.mul(builder.sext(x, wide), builder.sext(y, wide))
+        undefined = ir.Constant(wide, ir.Undefined)
+        first, second = (builder.shuffle_vector(products, undefined, ir.Constant(i32x16, list(range(j, 32, 2)))) for j in (0, 1))
+        return builder.add(first, second)
+
     def dot_steps(self, builder, largest_code: int) -> DotSteps:
         """An accumulator for several dot4 in a row; see DotSteps. largest_code: bound of the codes, or -1 for signed ones."""
         return DotSteps(self, builder, largest_code)
