@@ -102,7 +102,19 @@ def matmul_scratch_bytes(columns: int) -> int:
     return 32768 + max(384 * 1024, round_up(columns, 256) * 4 * 32)
 
 
+ATTENTION_ROWS = 96  # query rows that one task of prefill attention handles together
+ATTENTION_BLOCK = 96  # keys that it converts at a time: a multiple of PAGE and of 6
+ATTENTION_SHARES = 8  # results of shared-out keys that a thread has room for
+
+
+def attention_share_bytes(n_heads: int, n_kv_heads: int, value_dim: int) -> int:
+    """A share's result: per query head of the KV head f32[padded value_dim], largest score, sum of weights (attention_few.py); heads in fours."""
+    return round_up(n_heads // n_kv_heads, 4) * 4 * (round_up(value_dim, 16) + 16)
+
+
 def attention_scratch_bytes(n_heads: int, n_kv_heads: int, key_dim: int, value_dim: int) -> int:
-    """Scratch a thread needs for attention: 64 query rows with scores and results, and a page of keys and values in f32 (attention.py)."""
-    key, value = round_up(key_dim, 64), round_up(value_dim, 64)
-    return 4 * 64 * (key + value + PAGE + 8) + 4096 + 4 * PAGE * (key + max(key, value)) + 4096
+    """Scratch a thread needs for attention: shares; and the buffers of attention_many.py, which are more than those of attention_few.py."""
+    key, value, rows, block = round_up(key_dim, 16), round_up(value_dim, 16), ATTENTION_ROWS + 32, ATTENTION_BLOCK + 6
+    many = rows * (key + value + 16 + 8) + block * (32 + key + value + 32) + 32 * max(key, value) + 4096
+    few = round_up(n_heads // n_kv_heads, 4) * key + 2048
+    return (ATTENTION_SHARES + 1) * attention_share_bytes(n_heads, n_kv_heads, value_dim) + 4 * max(many, few)

@@ -1,4 +1,4 @@
-"""Elementary functions of f32x16, relative error below 2e-7 where not said otherwise."""
+"""Elementary functions of f32x16, relative error below 3e-7 where not said otherwise."""
 
 from __future__ import annotations
 
@@ -31,18 +31,22 @@ _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(math.log(2) - 0.693359
 @njit
 def exp(x):
     """e^x; below -87 it gives a number under 2e-38, above 88 it stays finite."""
-    x = maximum(minimum(x, splat_f32x16(np.float32(88.0))), splat_f32x16(np.float32(-87.0)))
+    return exp_negative(minimum(x, splat_f32x16(np.float32(88.0))))
+
+
+@njit
+def exp_negative(x):
+    """The same for x up to 88, as softmax has it."""
+    x = maximum(x, splat_f32x16(np.float32(-87.0)))
     n = round_to_i32(mul(x, splat_f32x16(_LOG2_E)))
     whole = to_f32(n)
     r = fma(whole, splat_f32x16(-_LN2_HIGH), x)
     r = fma(whole, splat_f32x16(-_LN2_LOW), r)
-    # Taylor's series to r^7 / 7!; |r| <= ln 2 / 2, so the rest is below 1e-8
-    p = splat_f32x16(np.float32(1 / 5040))
-    p = fma(p, r, splat_f32x16(np.float32(1 / 720)))
-    p = fma(p, r, splat_f32x16(np.float32(1 / 120)))
-    p = fma(p, r, splat_f32x16(np.float32(1 / 24)))
-    p = fma(p, r, splat_f32x16(np.float32(1 / 6)))
-    p = fma(p, r, splat_f32x16(np.float32(1 / 2)))
+    # 1 + r + ... for |r| <= ln 2 / 2: the polynomial of degree 5 with the smallest relative error, 1.05e-7
+    p = splat_f32x16(np.float32(0.008312501))
+    p = fma(p, r, splat_f32x16(np.float32(0.04189033)))
+    p = fma(p, r, splat_f32x16(np.float32(0.16667116)))
+    p = fma(p, r, splat_f32x16(np.float32(0.4999923)))
     p = fma(p, r, splat_f32x16(np.float32(1)))
     p = fma(p, r, splat_f32x16(np.float32(1)))
     return mul(p, f32_of_bits(shift_left(add(n, splat_i32x16(127)), 23)))
