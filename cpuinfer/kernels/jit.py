@@ -4,7 +4,7 @@ A kernel is a Python function `kernel(op, batch, rank, size)` over `vectors.Reco
 void(i64 op, i64 batch, i64 rank, i64 size) in an ELF object of its own. The cache keeps these objects, so a warm start maps machine code with
 llvmlite alone: numba, whose import takes most of a second, is loaded only in the processes that compile.
 
-The cache folder's name is a hash of everything that decides the code: the sources of kernels/ and formats/quants/, the ISA, the CPU's name and
+The cache folder's name is a hash of everything that decides the code: the sources of kernels/, formats/quants/ and the compiler, the ISA, the CPU's name and
 features, the versions of numba, llvmlite and Python. Files are written under another name and renamed, so a killed process leaves nothing half done.
 """
 
@@ -51,9 +51,9 @@ def target() -> tuple[str, str]:
 @functools.cache
 def _sources_hash() -> str:
     digest = hashlib.sha256()
-    for folder in (PACKAGE / "kernels", PACKAGE / "formats" / "quants"):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    sources = [path for folder in (PACKAGE / "kernels", PACKAGE / "formats" / "quants") for path in sorted(folder.rglob("*.py"))]
+    for path in [*sources, PACKAGE / "program" / "compile.py"]:
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -196,7 +196,7 @@ def _compile(folder: Path, keys: list[Key], on_progress: Progress | None) -> Non
     """Compile kernels in worker processes, each taking the next from a shared list (slow ones first)."""
     from .threads import usable_cpus
 
-    keys = sorted(keys, key=lambda key: (not key[0].startswith("matmul_many"), not key[0].startswith(("matmul", "attention")), key))
+    keys = sorted(keys, key=lambda key: (key[0] != "attention", not key[0].startswith("matmul_many"), not key[0].startswith("matmul"), key))
     report = on_progress or (lambda done, total, name: None)
     report(0, len(keys), "")
     cpu, features = target()
