@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -43,6 +44,7 @@ for _info in pkgutil.iter_modules(__path__):
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done; 1 the model or input cannot be used; 2 wrong usage; 130 interrupted."""
+    gc.disable()  # a start makes a million lasting objects and no garbage; options.load turns collection on again
     try:
         # standalone_mode=False: interrupts and errors come here instead of being printed by click.
         result: Any = app(args=arguments, standalone_mode=False, prog_name="cpuinfer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,8 @@ def load(model: str | None, options: dict[str, Any], terminal: Terminal, **more:
         on_progress=terminal.compiling,
         **more,
     )
+    gc.freeze()  # what was loaded stays; only what comes now is looked through (see cli.main)
+    gc.enable()
     terminal.clear()
     for note in loaded.notes:
         terminal.note(note)
