@@ -15,6 +15,28 @@ TEMPLATE = (
 )
 
 
+# What a layer of each architecture has beside the tensors of Llama's (or instead of them).
+LAYOUTS = {
+    "qwen2": "qkv_bias",
+    "qwen3": "head_norms",
+    "gemma2": "post_norms",
+    "gemma3": "post_norms head_norms",
+    "phi3": "fused_qkv fused_up",
+    "olmo2": "post_norms no_norms row_norms",
+    "exaone4": "post_norms no_norms head_norms",
+    "command-r": "one_norm",
+    "cohere2": "one_norm",
+    "glm4": "post_norms fused_up qkv_bias",
+    "nemotron": "norm_bias no_gate",
+    "starcoder2": "norm_bias qkv_bias bias no_gate",
+    "stablelm": "norm_bias",
+    "gpt2": "norm_bias bias fused_qkv no_gate positions",
+    "gptneox": "norm_bias bias fused_qkv no_gate",
+    "falcon": "norm_bias fused_qkv no_gate one_norm second_norm",
+    "mpt": "fused_qkv no_gate",
+}
+
+
 def random_rows(fmt: str, rows: int, columns: int, rng: np.random.Generator, spread: float = 0.5) -> np.ndarray:
     """u1[rows, row_bytes] of a type: quantized by the gguf package where it can, else random blocks with sane scales."""
     weights = (rng.standard_normal((rows, columns)) * spread / np.sqrt(columns) * 4).astype(np.float32)
@@ -77,8 +99,16 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(10000.0)
     writer.add_name(f"tiny {arch}")
-    if arch.startswith("gemma"):
+    if arch in ("gemma2", "gemma3", "cohere2", "exaone4"):
         writer.add_sliding_window(16)
+    if arch in ("command-r", "cohere2", "granite"):
+        writer.add_logit_scale(0.5)
+    if arch == "granite":
+        writer.add_embedding_scale(3.0)
+        writer.add_residual_scale(0.4)
+        writer.add_attention_scale(0.2)
+    if arch == "mpt":
+        writer.add_max_alibi_bias(8.0)
     if tok == "spm":
         tokens, scores, types = spm_tokens()
         writer.add_tokenizer_model("llama")
@@ -103,33 +133,53 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
     def vector(name: str, length: int, part: str = "weight", around: float = 1.0) -> None:
         writer.add_tensor(f"{name}.{part}", (around + 0.1 * rng.standard_normal(length)).astype(np.float32))
 
+    layout = LAYOUTS.get(arch, "").split()
     q_rows, k_rows = h["heads"] * h["head_dim"], h["kv_heads"] * h["head_dim"]
+
+    def norm(name: str) -> None:
+        vector(name, h["dim"])
+        if "norm_bias" in layout:
+            vector(name, h["dim"], "bias", 0.0)
+
+    def linear(name: str, rows: int, columns: int, kind: str = "bias") -> None:
+        matrix(name, rows, columns)
+        if kind in layout:
+            vector(name, rows, "bias", 0.0)
+
     writer.add_tensor("token_embd.weight", random_rows(type, len(tokens), h["dim"], rng, 2.0), raw_dtype=gguf.GGMLQuantizationType[type])
-    vector("output_norm", h["dim"])
+    if "positions" in layout:
+        writer.add_tensor("position_embd.weight", rng.standard_normal((h["context"], h["dim"])).astype(np.float32))
+    norm("output_norm")
     for i in range(h["layers"]):
         blk = f"blk.{i}."
-        vector(blk + "attn_norm", h["dim"])
-        vector(blk + "ffn_norm", h["dim"])
-        if arch == "phi3":
-            matrix(blk + "attn_qkv", q_rows + 2 * k_rows, h["dim"])
-            matrix(blk + "ffn_up", 2 * h["ffn"], h["dim"])
+        if "no_norms" not in layout:
+            norm(blk + "attn_norm")
+        if not {"no_norms", "one_norm"} & set(layout):
+            norm(blk + "ffn_norm")
+        if "second_norm" in layout:
+            norm(blk + "attn_norm_2")
+        if "fused_qkv" in layout:
+            linear(blk + "attn_qkv", q_rows + 2 * k_rows, h["dim"])
         else:
-            matrix(blk + "attn_q", q_rows, h["dim"])
-            matrix(blk + "attn_k", k_rows, h["dim"])
-            matrix(blk + "attn_v", k_rows, h["dim"])
-            matrix(blk + "ffn_gate", h["ffn"], h["dim"])
-            matrix(blk + "ffn_up", h["ffn"], h["dim"])
-        matrix(blk + "attn_output", h["dim"], q_rows)
-        matrix(blk + "ffn_down", h["dim"], h["ffn"])
-        if arch == "qwen2":
             for name, rows in (("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", k_rows)):
-                vector(blk + name, rows, "bias", 0.0)
-        if arch in ("qwen3", "gemma3"):
+                linear(blk + name, rows, h["dim"], "qkv_bias")
+        if "fused_up" in layout:
+            linear(blk + "ffn_up", 2 * h["ffn"], h["dim"])
+        else:
+            linear(blk + "ffn_up", h["ffn"], h["dim"])
+            if "no_gate" not in layout:
+                linear(blk + "ffn_gate", h["ffn"], h["dim"])
+        linear(blk + "attn_output", h["dim"], q_rows)
+        linear(blk + "ffn_down", h["dim"], h["ffn"])
+        if "head_norms" in layout:
             vector(blk + "attn_q_norm", h["head_dim"])
             vector(blk + "attn_k_norm", h["head_dim"])
-        if arch.startswith("gemma"):
-            vector(blk + "post_attention_norm", h["dim"])
-            vector(blk + "post_ffw_norm", h["dim"])
+        if "row_norms" in layout:
+            vector(blk + "attn_q_norm", q_rows)
+            vector(blk + "attn_k_norm", k_rows)
+        if "post_norms" in layout:
+            norm(blk + "post_attention_norm")
+            norm(blk + "post_ffw_norm")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,4 +1,4 @@
-"""The forward pass that most decoders share. A tensor that a file lacks is the identity, so biases, head norms and norms after a block need no flags."""
+"""The forward pass that most decoders share. A tensor that a file lacks is the identity, so biases, head norms and norms before or after a block need no flags."""
 
 from __future__ import annotations
 
@@ -13,16 +13,36 @@ from .hyperparameters import Hyperparameters
 def decoder(b: Builder, w: Weights, hp: Hyperparameters, layer: Any = None) -> Buffer:
     """Embedding, layers, last norm, logits. `layer(b, x, weights, hp, i)` replaces decoder_layer."""
     x = b.embedding(w.token_embd, hp.dim, hp.embedding_scale)
+    if w.position_embd:
+        x = b.add(x, b.embedding(w.position_embd, hp.dim, by_position=True))
+    x = b.norm(x, w.token_embd_norm, hp.norm_eps, hp.norm_kind)
     for i in range(hp.n_layers):
         b.scope = f"blk.{i}."
         x = (layer or decoder_layer)(b, x, w.layer(i), hp, i)
-    return b.output(x, w.output_norm, w.output or w.token_embd, hp.norm_eps, softcap=hp.logit_softcap)
+    return b.output(x, w.output_norm, w.output or w.token_embd, hp.norm_eps, hp.norm_kind, hp.logit_softcap, hp.logit_scale)
 
 
 def decoder_layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
     """x: [tokens, dim] -> [tokens, dim]"""
-    x = b.add(x, b.norm(attention(b, b.norm(x, w.attn_norm, hp.norm_eps), w, hp, i), w.post_attention_norm, hp.norm_eps))
-    return b.add(x, b.norm(mlp(b, b.norm(x, w.ffn_norm, hp.norm_eps), w, hp, i), w.post_ffw_norm, hp.norm_eps))
+    h = attention(b, norm(b, x, w.attn_norm, hp), w, hp, i)
+    x = b.add(x, norm(b, h, w.post_attention_norm, hp), b_scale=hp.residual_scale)
+    h = mlp(b, norm(b, x, w.ffn_norm, hp), w, hp, i)
+    return b.add(x, norm(b, h, w.post_ffw_norm, hp), b_scale=hp.residual_scale)
+
+
+def parallel_layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
+    """x + attention(norm x) + mlp(norm x); each has a norm of its own if the file has two."""
+    h = norm(b, x, w.attn_norm, hp)
+    for_attention, for_mlp = norm(b, x, w.attn_norm_2, hp) if w.attn_norm_2 else h, norm(b, x, w.ffn_norm, hp) if w.ffn_norm else h
+    return b.add(b.add(x, attention(b, for_attention, w, hp, i)), mlp(b, for_mlp, w, hp, i))
+
+
+def norm(b: Builder, x: Buffer, weight: Any, hp: Hyperparameters) -> Buffer:
+    return b.norm(x, weight, hp.norm_eps, hp.norm_kind)
+
+
+def qk_norm(b: Builder, x: Buffer, weight: Any, n_heads: int, hp: Hyperparameters) -> Buffer:
+    return norm(b, x, weight, hp) if hp.whole_row_qk_norm else b.head_norm(x, weight, n_heads, hp.norm_eps, hp.norm_kind)
 
 
 def attention(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
@@ -33,21 +53,22 @@ def attention(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) ->
         b.matrix(fused, hp.dim, q_rows + k_rows + v_rows)
         parts = (fused.rows(0, q_rows), fused.rows(q_rows, q_rows + k_rows), fused.rows(q_rows + k_rows, q_rows + k_rows + v_rows))
     q, k, v = b.linear(h, *parts, rows=(q_rows, k_rows, v_rows))
-    q = b.rope(b.head_norm(q, w.attn_q_norm, n_heads, hp.norm_eps), n_heads, hp.ropes[i], "rope_q")
-    k = b.rope(b.head_norm(k, w.attn_k_norm, n_kv_heads, hp.norm_eps), n_kv_heads, hp.ropes[i], "rope_k")
+    q = b.rope(qk_norm(b, q, w.attn_q_norm, n_heads, hp), n_heads, hp.ropes[i], "rope_q")
+    k = b.rope(qk_norm(b, k, w.attn_k_norm, n_kv_heads, hp), n_kv_heads, hp.ropes[i], "rope_k")
     layer = b.store_kv(k, v, n_kv_heads)
-    a = b.attention(q, layer, n_heads, hp.attention_scale, hp.windows[i], hp.attention_softcap)
+    a = b.attention(q, layer, n_heads, hp.attention_scale, hp.windows[i], hp.attention_softcap, hp.alibi, w.attn_sinks.tensor)
     return b.linear(a, w.attn_output, rows=(hp.dim,))
 
 
 def mlp(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
-    """down(activation(gate h) * (up h)); gate and up may be one tensor."""
+    """down(activation(gate h) * (up h)), gate and up may be one tensor; without a gate down(activation(up h))."""
     if w.ffn_gate_inp or w.ffn_up_exps:
         raise UnsupportedModel(f"{b.file.path}: architecture {b.architecture} with experts (mixture of experts) is not supported yet; use a dense model")
     ffn = hp.ffn_dim[i]
-    parts = (w.ffn_gate, w.ffn_up)
-    if not parts[0]:
-        b.matrix(w.ffn_up, hp.dim, 2 * ffn)
-        parts = (w.ffn_up.rows(0, ffn), w.ffn_up.rows(ffn, 2 * ffn))
-    gate, up = b.linear(h, *parts, rows=(ffn, ffn))
+    if w.ffn_gate:
+        gate, up = b.linear(h, w.ffn_gate, w.ffn_up, rows=(ffn, ffn))
+    elif b.matrix(w.ffn_up, hp.dim).shape[0] == 2 * ffn:
+        gate, up = b.linear(h, w.ffn_up.rows(0, ffn), w.ffn_up.rows(ffn, 2 * ffn), rows=(ffn, ffn))
+    else:
+        gate, up = b.linear(h, w.ffn_up, rows=(ffn,)), None
     return b.linear(b.activate(gate, up, hp.activation), w.ffn_down, rows=(hp.dim,))

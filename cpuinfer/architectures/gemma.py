@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: embeddings times sqrt(dim), norms before and after each block, GELU gate, sliding windows on most layers.
+"""Gemma 1 to 3: embeddings times sqrt(dim), GELU gate; from 2 on norms before and after each block and sliding windows on most layers.
 
 Gemma 2: every second layer is windowed, attention and logits are soft-capped. Gemma 3: five of six layers are windowed and use a local rope without
 scaling; queries and keys are normed. The converter stored each norm weight plus one. The 27B models scale attention by the width of a head of `dim`, not by key_dim.
@@ -28,6 +28,7 @@ def local_ropes(keys: Keys, h: Hyperparameters) -> tuple[Rope | None, ...]:
 
 gemma = partial(read, rope_style=HALVES, activation="gelu", embedding_scale=lambda keys, h: math.sqrt(h.dim), attention_scale=attention_scale)
 
+register(Architecture(("gemma",), partial(read, rope_style=HALVES, activation="gelu", embedding_scale=lambda keys, h: math.sqrt(h.dim)), decoder))
 register(
     Architecture(
         ("gemma2",),

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import GGUFError
 from ..formats.gguf import GGUFFile
+from ..program.builder import RMS
 from .rope import Rope, read_rope
 
 MAXIMUM_LAYERS = 4096
@@ -17,7 +18,11 @@ MAXIMUM_LAYERS = 4096
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Sizes are counts of elements. windows: attention window per layer, None for the whole context. Softcaps of 0 are absent."""
+    """Sizes are counts of elements. windows: attention window per layer, None for the whole context. Softcaps of 0 are absent.
+
+    norm_kind: builder.RMS or LAYER, of all norms. whole_row_qk_norm: query and key norms run over all heads of a row at once. alibi: largest bias of a key's distance, 0 for
+    none. residual_scale: of what each block adds. logit_scale: of the logits.
+    """
 
     n_layers: int
     dim: int
@@ -36,6 +41,11 @@ class Hyperparameters:
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     embedding_scale: float = 1.0
+    norm_kind: int = RMS
+    whole_row_qk_norm: bool = False
+    alibi: float = 0.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
 
 
 class Keys:
@@ -76,15 +86,17 @@ class Keys:
             raise GGUFError(f"{self.file.path}: the metadata lacks {', '.join(missing)}; the file is incomplete, download or convert it again")
 
 
-def read(file: GGUFFile, context_length: int, rope_style: int, activation: str = "silu", **changes: Any) -> Hyperparameters:
-    """The usual keys of a decoder. context_length 0 means the model's own. changes replace fields (functions are called with (keys, hyperparameters))."""
+def read(file: GGUFFile, context_length: int, rope_style: int | None, activation: str = "silu", **changes: Any) -> Hyperparameters:
+    """The usual keys of a decoder. context_length 0 means the model's own, rope_style None that positions are not rotated.
+
+    changes replace fields (functions are called with (keys, hyperparameters))."""
     keys = Keys(file)
     keys.require("block_count", "embedding_length", "attention.head_count", "context_length")
     n_layers, dim = keys.count("block_count", maximum=MAXIMUM_LAYERS), keys.count("embedding_length")
     n_heads = keys.per_layer("attention.head_count", n_layers)
     key_dim = keys.count("attention.key_length", max(1, dim // n_heads[0]))
     trained = keys.count("context_length")
-    rope = read_rope(keys, key_dim, rope_style, context_length or trained)
+    rope = None if rope_style is None else read_rope(keys, key_dim, rope_style, context_length or trained)
     fields: dict[str, Any] = {
         "n_layers": n_layers,
         "dim": dim,

@@ -91,7 +91,7 @@ def do_share(op, batch, sequence, token, kv_head, part, share_pages, share, scra
     first, last = seen(op, batch, token)
     start = (first // PAGE + part * share_pages) * PAGE
     pages = batch.page_tables + 4 * batch.page_table_stride * sequence
-    few_rows(op, load_key, load_value, pages, token, kv_head, max(first, start), min(last, start + share_pages * PAGE - 1), share, scratch)
+    few_rows(op, load_key, load_value, pages, token, last, kv_head, max(first, start), min(last, start + share_pages * PAGE - 1), share, scratch)
 
 
 @njit

@@ -15,6 +15,8 @@ from .float_tiles import sums_of_eight, tile_operations
 from .records import PAGE
 from .simd import (
     add,
+    constant,
+    fma,
     load_f32,
     load_f32x16,
     load_i32,
@@ -31,10 +33,12 @@ from .simd import (
     zero_f32x16,
 )
 from .vector_math import exp_negative, tanh
+from .vectors import f32x16
 
 BLOCK = 4 * PAGE  # keys whose scores are kept before their values are read
 HEADS = 4  # query heads at a time; heads of zeros fill up the last four. Conversion and memory set the pace, so fillers cost little
 LOWEST = np.float32(-1e30)
+COUNT = constant(f32x16, range(16))
 
 
 @njit
@@ -43,13 +47,20 @@ def pad(n):
 
 
 @njit
-def softmax(scores, begin, end, softcap, state, stride):
-    """Scores at keys begin..end-1 of a block -> weights in place, 0 before and up to the next 16. state: largest, sum, and the factor for what was summed before."""
+def softmax(scores, begin, end, softcap, slope, distance, state, stride):
+    """Scores at keys begin..end-1 of a block -> weights in place, 0 before and up to the next 16. state: largest, sum, and the factor for what was summed before.
+
+    slope: of ALiBi (Press et al. 2021), or 0; distance: from the query to the block's first key.
+    """
     width = pad(end)
     if softcap != 0:
         cap, inverse = splat_f32x16(np.float32(softcap)), splat_f32x16(np.float32(1 / softcap))
         for j in range(0, width, 16):
             store_f32x16(scores + 4 * j, mul(tanh(mul(load_f32x16(scores + 4 * j), inverse)), cap))
+    if slope != 0:
+        for j in range(0, width, 16):
+            far = add(COUNT(), splat_f32x16(np.float32(distance + j)))
+            store_f32x16(scores + 4 * j, fma(far, splat_f32x16(slope), load_f32x16(scores + 4 * j)))
     for j in range(begin):
         store_f32(scores + 4 * j, LOWEST)
     for j in range(end, width):
@@ -116,7 +127,7 @@ def add_values(load, op, pages, kv_head, start, first, end, weights, factors, re
 
 
 @njit
-def add_block(op, load_key, load_value, pages, kv_head, start, first, end, q, real_heads, state, stride, result, scratch):
+def add_block(op, load_key, load_value, pages, kv_head, head, position, start, first, end, q, real_heads, state, stride, result, scratch):
     """Keys first..end-1 of a block that begins with position `start`, for four heads. scratch: 1 KiB, then scores f32[HEADS, BLOCK]."""
     scores = scratch + 1024
     for base in range(start, end, PAGE):
@@ -126,7 +137,8 @@ def add_block(op, load_key, load_value, pages, kv_head, start, first, end, q, re
         at = scores + 4 * (base - start)
         page_scores(load_key, q, keys, op.key_row_bytes, begin, stop, op.key_dim, at, scratch, values, op.value_row_bytes)
     for h in range(real_heads):
-        softmax(scores + 4 * BLOCK * h, first - start, end - start, op.softcap, state + 4 * h, stride)
+        slope = load_f32(op.slopes + 4 * (head + h)) if op.slopes else np.float32(0)
+        softmax(scores + 4 * BLOCK * h, first - start, end - start, op.softcap, slope, start - position, state + 4 * h, stride)
     add_values(load_value, op, pages, kv_head, start, first, end, scores, state + 2 * stride, result)
 
 
@@ -150,7 +162,7 @@ def load_heads(op, token, kv_head, spare, q):
 
 
 @njit
-def few_rows(op, load_key, load_value, pages, token, kv_head, first, last, share, scratch):
+def few_rows(op, load_key, load_value, pages, token, position, kv_head, first, last, share, scratch):
     """A token's query heads of a KV head over keys first..last -> a share: f32[filled, padded value_dim], then largest, sum and a factor, [filled] each."""
     group, heads = op.n_heads // op.n_kv_heads, filled(op)
     key_width, value_width = pad(op.key_dim), pad(op.value_dim)
@@ -167,7 +179,7 @@ def few_rows(op, load_key, load_value, pages, token, kv_head, first, last, share
         begin, end = max(first, start), min(start + BLOCK, last + 1)
         for h in range(0, heads, HEADS):
             heads_q, real, at, to = q + 4 * key_width * h, min(HEADS, group - h), state + 4 * h, share + 4 * value_width * h
-            add_block(op, load_key, load_value, pages, kv_head, start, begin, end, heads_q, real, at, stride, to, scratch)
+            add_block(op, load_key, load_value, pages, kv_head, kv_head * group + h, position, start, begin, end, heads_q, real, at, stride, to, scratch)
 
 
 @njit
@@ -191,7 +203,12 @@ def put_share(op, token, kv_head, share):
     whole = op.value_dim // 16 * 16
     for h in range(group):
         y = op.y + 4 * (op.y_stride * token + op.value_dim * (kv_head * group + h))
-        inverse = np.float32(1) / load_f32(share + 4 * (heads * width + heads + h))
+        total, factor = load_f32(share + 4 * (heads * width + heads + h)), np.float32(1)
+        if op.sinks:
+            largest, sink = load_f32(share + 4 * (heads * width + h)), load_f32(op.sinks + 4 * (kv_head * group + h))
+            factor = scalar_exp(largest - max(largest, sink))
+            total = total * factor + scalar_exp(sink - max(largest, sink))
+        inverse = factor / total
         for d in range(0, whole, 16):
             store_f32x16(y + 4 * d, mul(load_f32x16(share + 4 * (width * h + d)), splat_f32x16(inverse)))
         for d in range(whole, op.value_dim):

@@ -20,6 +20,8 @@ from .records import PAGE
 from .simd import (
     add,
     divide,
+    fma,
+    load_f32,
     load_f32x8,
     load_f32x16,
     load_i32,
@@ -29,10 +31,12 @@ from .simd import (
     select_less,
     splat_f32x16,
     splat_i32x16,
+    store_f32,
     store_f32x8,
     store_f32x16,
     store_i32,
     sub,
+    to_f32,
     zero_f32x16,
 )
 from .tiles import TILES, transpose_8x8
@@ -61,7 +65,7 @@ def transpose_lanes(rows, row_stride, columns, target):
 
 
 @njit
-def load_queries(op, start_token, kv_head, first_row, n, spare, queries, first, last, positions):
+def load_queries(op, start_token, kv_head, first_row, n, spare, queries, first, last, slopes, sinks, positions):
     """Rows first_row..first_row+n-1, scaled, as Q^T of each group; and the first and last key that each lane sees. Lanes without a row repeat the last one's."""
     group = op.n_heads // op.n_kv_heads
     width = pad(op.key_dim)
@@ -76,6 +80,8 @@ def load_queries(op, start_token, kv_head, first_row, n, spare, queries, first, 
         position = load_i32(positions + 4 * token)
         store_i32(last + 4 * r, position)
         store_i32(first + 4 * r, max(0, position + 1 - op.window) if op.window else 0)
+        store_f32(slopes + 4 * r, load_f32(op.slopes + 4 * head) if op.slopes else np.float32(0))
+        store_f32(sinks + 4 * r, load_f32(op.sinks + 4 * head) if op.sinks else LOWEST)
         if r % 16 == 15:
             transpose_lanes(spare + 64, 4 * width, width, queries + LINE * width * (r // LANES) + r % LANES // 16 * 64)
 
@@ -156,6 +162,15 @@ def cap_scores(scores, begin, end, softcap):
 
 
 @njit
+def slope_scores(scores, base, begin, end, slopes, last):
+    """ALiBi (Press et al. 2021): 16 lanes gain slope * (key - query position)."""
+    slope, position = load_f32x16(slopes), to_f32(load_i32x16(last))
+    for j in range(begin, end):
+        far = sub(splat_f32x16(np.float32(base + j)), position)
+        store_f32x16(scores + LINE * j, fma(far, slope, load_f32x16(scores + LINE * j)))
+
+
+@njit
 def add_values(weights, begin, end, values, dim, factor, result):
     """O^T = O^T * factor + V^T weights, over keys begin..end-1 of the block."""
     values += 4 * SIX * begin
@@ -179,7 +194,7 @@ def add_values(weights, begin, end, values, dim, factor, result):
 
 
 @njit
-def one_group(op, base, count, queries, keys, values, scores, first, last, state, result):
+def one_group(op, base, count, queries, keys, values, scores, first, last, slopes, state, result):
     """A block of `count` keys from position `base` on, for one group of LANES rows. state: f32[3, LANES], largest, total, factor."""
     # Positions rise from lane to lane.
     low_first, high_first = load_i32(first), load_i32(first + LINE - 4)
@@ -191,6 +206,9 @@ def one_group(op, base, count, queries, keys, values, scores, first, last, state
     score_block(queries, width, keys, begin, end, scores)
     if op.softcap != 0:
         cap_scores(scores, begin, end, op.softcap)
+    if op.slopes:
+        for t in range(TILES):
+            slope_scores(scores + 64 * t, base, begin, end, slopes + 64 * t, last + 64 * t)
     for t in range(TILES):
         mask(scores + 64 * t, base, begin, min(end, high_first - base), first + 64 * t, last + 64 * t)
         mask(scores + 64 * t, base, max(begin, low_last + 1 - base), end, first + 64 * t, last + 64 * t)
@@ -200,13 +218,17 @@ def one_group(op, base, count, queries, keys, values, scores, first, last, state
 
 
 @njit
-def put_results(op, start_token, kv_head, first_row, n, spare, result, result_bytes, state):
-    """O^T / total -> rows of y."""
+def put_results(op, start_token, kv_head, first_row, n, spare, result, result_bytes, state, sinks):
+    """O^T / total -> rows of y; a sink adds to the total."""
     group = op.n_heads // op.n_kv_heads
     width = pad(op.value_dim)
     for r0 in range(0, n, 16):
         lanes = result + result_bytes * (r0 // LANES) + r0 % LANES * 4
-        inverse = divide(splat_f32x16(np.float32(1)), load_f32x16(state + 3 * LINE * (r0 // LANES) + LINE + r0 % LANES * 4))
+        at = state + 3 * LINE * (r0 // LANES) + r0 % LANES * 4
+        largest, sink = load_f32x16(at), load_f32x16(sinks + 4 * r0)
+        top = maximum(largest, sink)
+        factor = exp_negative(sub(largest, top))
+        inverse = divide(factor, fma(load_f32x16(at + LINE), factor, exp_negative(sub(sink, top))))
         for d in range(op.value_dim):
             store_f32x16(lanes + LINE * d, mul(load_f32x16(lanes + LINE * d), inverse))
         for d in range(0, width, 8):
@@ -241,13 +263,15 @@ def many_rows(op, batch, load_key, load_value, sequence, kv_head, first_row, end
     first = scratch
     last = first + 4 * ROWS
     state = last + 4 * ROWS
-    scores = state + 12 * ROWS
+    slopes = state + 12 * ROWS
+    sinks = slopes + 4 * ROWS
+    scores = sinks + 4 * ROWS
     queries = scores + LINE * (BLOCK + SIX)
     result = queries + LINE * key_width * groups
     keys = result + result_bytes * groups
     values = keys + 4 * key_width * (BLOCK + SIX)
     spare = values + (4 * SIX * BLOCK + 32) * (op.value_dim + SIX) // SIX + 64
-    load_queries(op, start_token, kv_head, first_row, n, spare, queries, first, last, batch.positions)
+    load_queries(op, start_token, kv_head, first_row, n, spare, queries, first, last, slopes, sinks, batch.positions)
     for i in range(0, result_bytes * groups, 64):
         store_f32x16(result + i, zero_f32x16())
     for g in range(groups):
@@ -267,6 +291,6 @@ def many_rows(op, batch, load_key, load_value, sequence, kv_head, first_row, end
             lanes = 4 * LANES * g
             group_state, group_result = state + 3 * LINE * g, result + result_bytes * g
             group_queries = queries + LINE * key_width * g
-            one_group(op, base, count, group_queries, keys, values, scores, first + lanes, last + lanes, group_state, group_result)
+            one_group(op, base, count, group_queries, keys, values, scores, first + lanes, last + lanes, slopes + lanes, group_state, group_result)
         base += BLOCK
-    put_results(op, start_token, kv_head, first_row, n, spare, result, result_bytes, state)
+    put_results(op, start_token, kv_head, first_row, n, spare, result, result_bytes, state, sinks)

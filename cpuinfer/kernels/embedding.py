@@ -74,8 +74,9 @@ def whole_unit(row, offset, row_bytes, scratch):
 def embedding(op, batch, rank, size):
     scratch = op.scratch + rank * op.scratch_bytes
     factor = np.float32(op.scale)
+    rows = batch.positions if op.by_position else batch.tokens
     for token in range(rank, batch.n_tokens, size):
-        row = op.weights + op.row_bytes * load_i32(batch.tokens + 4 * token)
+        row = op.weights + op.row_bytes * load_i32(rows + 4 * token)
         y = op.y + 4 * op.y_stride * token
         for i in range(0, op.columns, UNIT_WEIGHTS):
             unit = whole_unit(row, i // UNIT_WEIGHTS * UNIT_BYTES, op.row_bytes, scratch + 64)
@@ -91,8 +92,9 @@ def embedding(op, batch, rank, size):
 def float_embedding(op, batch, rank, size):
     scratch = op.scratch + rank * op.scratch_bytes
     factor = splat_f32x16(np.float32(op.scale))
+    rows = batch.positions if op.by_position else batch.tokens
     for token in range(rank, batch.n_tokens, size):
-        row = op.weights + op.row_bytes * load_i32(batch.tokens + 4 * token)
+        row = op.weights + op.row_bytes * load_i32(rows + 4 * token)
         y = op.y + 4 * op.y_stride * token
         for i in range(0, op.columns, UNIT_WEIGHTS):
             unit = whole_unit(row, i // UNIT_WEIGHTS * UNIT_BYTES, op.row_bytes, scratch + 64)

@@ -32,8 +32,8 @@ BATCH = _record("n_tokens n_sequences n_logit_rows tokens positions slots sequen
 
 # Each op: what it computes. T = n_tokens, or n_logit_rows where the op is marked per_logit_row. All f32 unless said otherwise.
 RECORDS: dict[str, np.dtype] = {
-    # y[t, :columns] = scale * dequantized row tokens[t]                                         variants: (format,)
-    "embedding": _record("weights row_bytes columns y y_stride scratch scratch_bytes", "scale"),
+    # y[t, :columns] = scale * dequantized row tokens[t], or row positions[t] if by_position      variants: (format,)
+    "embedding": _record("weights row_bytes columns y y_stride by_position scratch scratch_bytes", "scale"),
     # y[t] = normalized x[row] * weight + bias, row = logit_rows[t] if gather else t. kind 0: RMS, 1: LayerNorm. weight, bias may be 0.
     # residual: address of f32 rows (stride residual_stride) added to the result, may be y itself. q*: if q is not 0 the result is also
     # written as Q8 activations (q, q_scales, q_sums, q_sums16, q_stride); y may then be 0.
@@ -56,8 +56,9 @@ RECORDS: dict[str, np.dtype] = {
     "store_kv": _record("x x_stride n_heads head_dim cache row_bytes scratch scratch_bytes"),
     # Softmax attention of T queries [n_heads, key_dim] over paged keys and values -> y[t] = [n_heads, value_dim].
     # window 0: all; w: only the last w positions, the query's own included. softcap 0: none.       variants: (key type, value type)
+    # slopes: f32[n_heads] or 0; a score gains slope * (key position - query position). sinks: f32[n_heads] or 0; a score that takes part in the softmax without a value.
     "attention": _record(
-        "q q_stride n_heads n_kv_heads key_dim value_dim keys key_row_bytes values value_row_bytes window y y_stride counter scratch scratch_bytes",
+        "q q_stride n_heads n_kv_heads key_dim value_dim keys key_row_bytes values value_row_bytes window slopes sinks y y_stride counter scratch scratch_bytes",
         "scale softcap",
     ),
     # y[t] = activation(gate[t]) * up[t] (up 0: no product), and/or its Q8 activations. activation: ACTIVATIONS

@@ -72,6 +72,14 @@ class Weights:
                 raise UnsupportedModel(f"{self._file.path}: tensor {name} is not part of architecture {architecture} as supported here; this variant cannot run")
 
 
+def alibi_slopes(n_heads: int, largest_bias: float) -> np.ndarray:
+    """f32[n_heads]: a geometric series over the largest power of two of heads, the others in between (Press et al. 2021)."""
+    whole = 1 << (n_heads.bit_length() - 1)
+    series = [2 ** (-largest_bias * (h + 1) / whole) for h in range(whole)]
+    series += [2 ** (-largest_bias / 2 * (2 * h + 1) / whole) for h in range(n_heads - whole)]
+    return np.array(series, np.float32)
+
+
 class Builder:
     """Collects the ops of one model. n_vocab, kv_layers and logits become the Program's."""
 
@@ -122,11 +130,12 @@ class Builder:
 
     # ---- operations ----------------------------------------------------------------------------------------------------------------
 
-    def embedding(self, weight: Weight, columns: int, scale: float = 1.0) -> Buffer:
-        """Rows of the token embedding, times scale."""
+    def embedding(self, weight: Weight, columns: int, scale: float = 1.0, by_position: bool = False) -> Buffer:
+        """The rows of the tokens (or of their positions) of an embedding, times scale."""
         tensor = self.matrix(weight, columns)
-        y = self._buffer("embedding", columns)
-        self._emit("embedding", "token_embd", {"weights": tensor, "y": y, "scale": scale}, (self.format_of(tensor).name,))
+        label = weight.name.removesuffix(".weight")
+        y = self._buffer(label, columns)
+        self._emit("embedding", label, {"weights": tensor, "y": y, "by_position": int(by_position), "scale": scale}, (self.format_of(tensor).name,))
         return y
 
     def norm(self, x: Buffer, weight: Weight, eps: float, kind: int = RMS, gather: bool = False) -> Buffer:
@@ -197,8 +206,21 @@ class Builder:
             self._emit("store_kv", f"store_{part}", args)
         return layer
 
-    def attention(self, q: Buffer, layer: int, n_heads: int, scale: float | None = None, window: int | None = None, softcap: float = 0.0) -> Buffer:
-        """softmax(scale * q k) v over the cache, causal; scale defaults to 1/sqrt(key_dim), window counts the query's own position."""
+    def attention(
+        self,
+        q: Buffer,
+        layer: int,
+        n_heads: int,
+        scale: float | None = None,
+        window: int | None = None,
+        softcap: float = 0.0,
+        alibi: float = 0.0,
+        sinks: TensorInfo | None = None,
+    ) -> Buffer:
+        """softmax(scale * q k) v over the cache, causal; scale defaults to 1/sqrt(key_dim), window counts the query's own position.
+
+        alibi: the largest bias, 0 for none. sinks: per head, a score that takes part in the softmax without a value.
+        """
         kv = self.kv_layers[layer]
         if q.columns != n_heads * kv.key_dim or n_heads % kv.n_kv_heads:
             raise GGUFError(f"{self.file.path}: {n_heads} query heads of {kv.key_dim} do not fit {q.columns} columns and {kv.n_kv_heads} key heads; the head counts are damaged")
@@ -206,6 +228,7 @@ class Builder:
         args = {"q": q, "y": y, "keys": CacheRef("keys", layer), "values": CacheRef("values", layer), "n_heads": n_heads, "n_kv_heads": kv.n_kv_heads}
         args |= {"key_dim": kv.key_dim, "value_dim": kv.value_dim, "window": window or 0}
         args |= {"scale": 1 / math.sqrt(kv.key_dim) if scale is None else scale, "softcap": softcap}
+        args |= {"slopes": alibi_slopes(n_heads, alibi) if alibi else None, "sinks": self.vector(sinks, n_heads)}
         self._emit("attention", "attention", args)
         return y
 

@@ -91,7 +91,7 @@ def _weights(tensor: Any) -> np.ndarray:
 
 def _embedding(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
     tensor = op.args["weights"]
-    rows = quants.get(tensor.type.name).dequantize(tensor.data[batch.tokens])
+    rows = quants.get(tensor.type.name).dequantize(tensor.data[batch.positions if op.args["by_position"] else batch.tokens])
     return _put(op, values, rows * np.float32(op.args["scale"]))
 
 
@@ -203,8 +203,11 @@ def _attention(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarr
                 scores = (keys[head // group, start:end] @ q[t, head]).astype(np.float64) * a["scale"]
                 if a["softcap"]:
                     scores = a["softcap"] * np.tanh(scores / a["softcap"])
-                p = np.exp(scores - scores.max())
-                y[t, head] = (p / p.sum()) @ vals[head // group, start:end]
+                if a["slopes"] is not None:
+                    scores = scores + a["slopes"][head] * (np.arange(start, end) - batch.positions[t])
+                sink = -np.inf if a["sinks"] is None else a["sinks"][head]
+                p = np.exp(scores - max(scores.max(), sink))
+                y[t, head] = (p / (p.sum() + np.exp(sink - max(scores.max(), sink)))) @ vals[head // group, start:end]
     return _put(op, values, y.reshape(batch.n_tokens, -1))
 
 

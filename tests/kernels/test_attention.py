@@ -23,7 +23,7 @@ class Case:
             values = 2 * random.standard_normal((sequences.n_pages, self.n_kv_heads, PAGE, dim)).astype(np.float32)
             self.caches.append(encode_rows(values, cache_type))
 
-    def expected(self, window=0, softcap=0.0) -> np.ndarray:
+    def expected(self, window=0, softcap=0.0, slopes=None, sinks=None) -> np.ndarray:
         s, group = self.sequences, self.n_heads // self.n_kv_heads
         keys, values = (decode_rows(c, t, d).astype(np.float64) for c, t, d in zip(self.caches, self.types, (self.key_dim, self.value_dim)))
         y = np.zeros((s.n_tokens, self.n_heads, self.value_dim))
@@ -35,12 +35,17 @@ class Case:
             if softcap:
                 scores = softcap * np.tanh(scores / softcap)
             behind = s.positions[start:stop, None] - seen
+            if slopes is not None:
+                scores -= slopes[:, None, None] * behind
             scores[:, (behind < 0) | (behind >= (window or len(seen)))] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            y[start:stop] = (weights / weights.sum(-1, keepdims=True) @ v).transpose(1, 0, 2)
+            total = weights.sum(-1, keepdims=True)
+            if sinks is not None:
+                total += np.exp(sinks[:, None, None].astype(np.float64) - scores.max(-1, keepdims=True))
+            y[start:stop] = (weights / total @ v).transpose(1, 0, 2)
         return y
 
-    def actual(self, window=0, softcap=0.0, ranks=1, at_once=False) -> np.ndarray:
+    def actual(self, window=0, softcap=0.0, slopes=None, sinks=None, ranks=1, at_once=False) -> np.ndarray:
         n = self.sequences.n_tokens
         q = rows(self.q.reshape(n, -1))
         y = rows(np.full((n, self.n_heads * self.value_dim), np.nan, np.float32))
@@ -51,6 +56,7 @@ class Case:
             **{"key_row_bytes": self.caches[0].shape[-1], "value_row_bytes": self.caches[1].shape[-1], "window": window},
             **{"y": y, "y_stride": y.shape[1], "scale": self.scale, "softcap": softcap},
         }
+        fields |= {name: array for name, array in (("slopes", slopes), ("sinks", sinks)) if array is not None}
         run(("attention", *self.types), fields, self.sequences.batch(), ranks, at_once)
         width = self.n_heads * self.value_dim
         assert not y[:n, width:].any() and (y[n:] == 7).all(), "wrote outside its rows"
@@ -103,6 +109,24 @@ def test_keys_shared_out_among_threads_give_the_same(ranks, before):
 def test_sequences_of_one_batch_see_only_their_own_tokens(ranks):
     """Decode steps, a short draft, a prompt and a continued prompt side by side."""
     check(Case(Sequences((200, 1), (0, 40), (63, 1), (90, 2), (64, 33), (0, 1)), (6, 2), (32, 48)), ranks)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("lengths", [(0, 90), (300, 64), (500, 1), (250, 3), (0, 1)], ids=str)
+def test_far_keys_lose_by_their_distance(lengths, ranks):
+    slopes = np.float32([0.5, 0.25, 0.125, 2, 0.01, 0])
+    check(Case(Sequences(lengths), (6, 2), (32, 48)), ranks, slopes=slopes)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("lengths", [(0, 90), (300, 64), (500, 1), (250, 3), (0, 1)], ids=str)
+def test_a_sink_takes_its_share_of_the_softmax(lengths, ranks):
+    """Sinks far below, near and far above the scores: nothing, some and nearly all of the weight."""
+    sinks = np.float32([-100, 0, 3, 8, 60, 200])
+    case = Case(Sequences(lengths), (6, 2), (32, 48))
+    expected = case.expected(sinks=sinks)
+    np.testing.assert_allclose(case.actual(ranks=ranks, sinks=sinks), expected, atol=2e-5, rtol=2e-5)
+    assert np.abs(expected[:, 5]).max() < 1e-20
 
 
 @pytest.mark.parametrize("lengths", [(0, 90), (300, 64), (500, 1), (33, 1), (250, 3)], ids=str)

@@ -1,0 +1,44 @@
+"""Decoders with layer norms and an ungated GELU.
+
+GPT-2 has learned positions, MPT has ALiBi, GPT-NeoX and Falcon rotate and run attention and feed-forward in parallel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..errors import UnsupportedModel
+from ..formats.gguf import GGUFFile
+from ..program.builder import LAYER, Builder, Weights
+from ..program.ops import Buffer
+from . import Architecture, register
+from .decoder import decoder, decoder_layer, parallel_layer
+from .hyperparameters import Hyperparameters, Keys, read
+from .rope import HALVES
+
+gelu = partial(read, activation="gelu", norm_kind=LAYER)
+
+
+def learned_positions(file: GGUFFile, context_length: int) -> Hyperparameters:
+    h = gelu(file, context_length, rope_style=None)
+    table = file.tensors.get("position_embd.weight")
+    if table is not None and max(context_length, h.context_length) > table.shape[0]:
+        raise UnsupportedModel(f"{file.path}: the model has learned {table.shape[0]} positions; a longer context cannot be used (-c {table.shape[0]})")
+    return h
+
+
+def mpt(file: GGUFFile, context_length: int) -> Hyperparameters:
+    keys = Keys(file)
+    if keys.real("attention.clamp_kqv", 0.0):
+        raise UnsupportedModel(f"{file.path}: clamping of queries, keys and values ({keys.prefix}.attention.clamp_kqv) is not supported")
+    return gelu(file, context_length, rope_style=None, alibi=lambda keys, h: keys.real("attention.max_alibi_bias", 0.0))
+
+
+def neox_layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
+    return (parallel_layer if Keys(b.file).get("use_parallel_residual", bool, True) else decoder_layer)(b, x, w, hp, i)
+
+
+register(Architecture(("gpt2",), learned_positions, decoder))
+register(Architecture(("mpt",), mpt, decoder))
+register(Architecture(("gptneox",), partial(gelu, rope_style=HALVES), partial(decoder, layer=neox_layer)))
+register(Architecture(("falcon",), partial(gelu, rope_style=HALVES), partial(decoder, layer=parallel_layer)))
