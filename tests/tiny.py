@@ -40,15 +40,17 @@ LAYOUTS = {
 def random_rows(fmt: str, rows: int, columns: int, rng: np.random.Generator, spread: float = 0.5) -> np.ndarray:
     """u1[rows, row_bytes] of a type: quantized by the gguf package where it can, else random blocks with sane scales."""
     weights = (rng.standard_normal((rows, columns)) * spread / np.sqrt(columns) * 4).astype(np.float32)
-    kind = gguf.GGMLQuantizationType[fmt]
     try:
-        return np.ascontiguousarray(gguf.quants.quantize(weights, kind)).view(np.uint8).reshape(rows, -1)
-    except NotImplementedError:
+        return np.ascontiguousarray(gguf.quants.quantize(weights, gguf.GGMLQuantizationType[fmt])).view(np.uint8).reshape(rows, -1)
+    except (NotImplementedError, KeyError):
         f = quants.get(fmt)
         blocks = rng.integers(0, 256, (rows * columns // f.weights, f.block_bytes), dtype=np.uint8).reshape(-1).view(f.dtype)
         for name in f.dtype.names or ():
             if f.dtype[name] == np.float16:
                 blocks[name] = rng.uniform(0.001, 0.01, blocks[name].shape)
+        if fmt == "IQ1_M":  # its half is spread over the upper bits of four words
+            halves = rng.uniform(0.001, 0.01, len(blocks)).astype(np.float16).view(np.uint16)
+            blocks["scales"] = blocks["scales"] & 0x0FFF | (halves[:, None] >> np.array([0, 4, 8, 12], np.uint16) & 15) << 12
         return blocks.view(np.uint8).reshape(rows, -1)
 
 

@@ -51,5 +51,6 @@ GGML_TYPES: dict[int, GGMLType] = {
         GGMLType(39, "MXFP4", 32, 17),
         GGMLType(40, "NVFP4", 64, 36),
         GGMLType(41, "Q1_0", 128, 18),
+        GGMLType(42, "Q2_0", 64, 18),
     )
 }

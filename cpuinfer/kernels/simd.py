@@ -7,6 +7,9 @@ What differs between ISAs goes through `isa.get(...)` while a kernel is compiled
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -265,6 +268,12 @@ def power_of_two(typingctx, exponent):
 
 
 @intrinsic
+def f16_of_bits(typingctx, bits):
+    """The half whose bits are the integer's low 16, as a float."""
+    return REAL(INTEGER), lambda c, b, s, a: _half_scalar(b, b.trunc(a[0], i16))
+
+
+@intrinsic
 def mask_of_bits(typingctx, bits):
     """u8x32: 255 in the lanes whose bit of the integer's low 32 is set, else 0."""
 
@@ -315,6 +324,39 @@ def nibbles_of_two_blocks(first, second):
     """u8x16 of two blocks -> 64 codes: low nibbles of the first, its high ones, then those of the second."""
     # Shifted as i32 lanes, what comes in from a neighbour byte is masked off; machines cannot shift bytes by lane.
     return and_(as_u8x64(shift_right_each(as_i32x16(_SPLIT_NIBBLES(first, second)), _NIBBLE_SHIFTS())), _FIFTEENS())
+
+
+def table(rows):
+    """An operation that looks up rows of u1[n, d], d 4 or 8: a tuple of 64 // d indices -> u8x64 of these rows one after the other.
+
+    The rows lie in the kernel's read-only data. An index is not checked: it must be below n.
+    """
+    rows = np.ascontiguousarray(rows).view(np.uint8)
+    width = rows.shape[1]
+    element, count, numbers = ir.IntType(8 * width), 64 // width, rows.view(f"<u{width}").reshape(-1)
+    data = ir.Constant(ir.ArrayType(element, len(numbers)), [int(n) for n in numbers])
+    name = f"table_{hashlib.sha256(rows).hexdigest()[:16]}_{width}"
+
+    @intrinsic
+    def look_up(typingctx, indices):
+        if not isinstance(indices, types.UniTuple) or indices.count != count or not isinstance(indices.dtype, types.Integer):
+            return None
+
+        def codegen(c, b, s, a):
+            if name not in b.module.globals:
+                variable = ir.GlobalVariable(b.module, data.type, name)
+                variable.linkage, variable.global_constant, variable.initializer = "internal", True, data
+            start = b.ptrtoint(b.module.globals[name], i64)
+            result = ir.Constant(ir.VectorType(element, count), ir.Undefined)
+            for k in range(count):
+                index = c.cast(b, b.extract_value(a[0], k), indices.dtype, INTEGER)
+                row = _load(b, b.add(start, b.mul(index, ir.Constant(i64, width))), element, align=width)
+                result = b.insert_element(result, row, ir.Constant(i32, k))
+            return b.bitcast(result, u8x64.ir)
+
+        return u8x64(indices), codegen
+
+    return look_up
 
 
 # ---- arithmetic, any vector type -------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def definition(fmt, blocks):
 def functions(fmt):
     """(strip, scales or None, parts of a unit) as the drivers get them."""
     bindings = fmt.bindings()
-    return bindings["strip"], bindings["scales_of_256"] if bindings["HAS_SCALES"] else None, bindings["PARTS"]
+    return bindings["strip"], bindings["scales_of_256"], bindings["PARTS"]
 
 
 @functools.cache
@@ -144,9 +144,8 @@ def test_every_float_of_two_bytes_is_read_right(fmt):
     np.testing.assert_array_equal(out, definition(fmt, blocks))
 
 
-@pytest.mark.parametrize("fmt", [f for f in CODED if f._build_scales], ids=str)
+@pytest.mark.parametrize("fmt", CODED, ids=str)
 def test_scales_of_256_weights_equal_those_of_the_strips(fmt):
-    """The vector driver may take them from either."""
     count = 8
     blocks = random_blocks(fmt, count * 256 // fmt.weights, seed=4)
     _, scale, minimum = strips(fmt, blocks)

@@ -11,7 +11,7 @@ from cpuinfer.kernels import jit
 from cpuinfer.kernels.records import BATCH, DRIVERS, FEW, RECORDS, matmul_scratch_bytes, round_up
 from cpuinfer.program.program import BufferArrays
 
-FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_NL")
+FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_NL", "Q2_0", "IQ1_M", "IQ2_XXS", "IQ3_S")
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
