@@ -34,7 +34,14 @@ LAYOUTS = {
     "gptneox": "norm_bias bias fused_qkv no_gate",
     "falcon": "norm_bias fused_qkv no_gate one_norm second_norm",
     "mpt": "fused_qkv no_gate",
+    "qwen3moe": "head_norms experts",
+    "qwen2moe": "qkv_bias experts shared_expert",
+    "granitemoe": "split_experts",
+    "gpt-oss": "qkv_bias experts expert_bias sinks no_ffn_norm post_attention_norm",
 }
+
+
+N_EXPERTS = 5
 
 
 def random_rows(fmt: str, rows: int, columns: int, rng: np.random.Generator, spread: float = 0.5) -> np.ndarray:
@@ -101,7 +108,11 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(10000.0)
     writer.add_name(f"tiny {arch}")
-    if arch in ("gemma2", "gemma3", "cohere2", "exaone4"):
+    if "experts" in LAYOUTS.get(arch, ""):
+        writer.add_expert_count(N_EXPERTS)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(h["ffn"] // 2)
+    if arch in ("gemma2", "gemma3", "cohere2", "exaone4", "gpt-oss"):
         writer.add_sliding_window(16)
     if arch in ("command-r", "cohere2", "granite"):
         writer.add_logit_scale(0.5)
@@ -148,6 +159,24 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         if kind in layout:
             vector(name, rows, "bias", 0.0)
 
+    def experts(blk: str) -> None:
+        """Of each expert gate, up and down; as one tensor or split."""
+        kind, wide = gguf.GGMLQuantizationType[type], h["ffn"] // 2
+        writer.add_tensor(f"{blk}ffn_gate_inp.weight", (rng.standard_normal((N_EXPERTS, h["dim"])) / 4).astype(np.float32))
+        for name, rows, columns in (("gate", wide, h["dim"]), ("up", wide, h["dim"]), ("down", h["dim"], wide)):
+            matrices = [random_rows(type, rows, columns, rng) for _ in range(N_EXPERTS)]
+            if "split_experts" in layout:
+                for e, values in enumerate(matrices):
+                    writer.add_tensor(f"{blk}ffn_{name}.{e}.weight", values, raw_dtype=kind)
+            else:
+                writer.add_tensor(f"{blk}ffn_{name}_exps.weight", np.stack(matrices), raw_dtype=kind)
+            if "expert_bias" in layout:
+                writer.add_tensor(f"{blk}ffn_{name}_exps.bias", rng.standard_normal((N_EXPERTS, rows)).astype(np.float32))
+            if "shared_expert" in layout:
+                matrix(f"{blk}ffn_{name}_shexp", rows, columns)
+        if "shared_expert" in layout:
+            vector(f"{blk}ffn_gate_inp_shexp", h["dim"], around=0.0)
+
     writer.add_tensor("token_embd.weight", random_rows(type, len(tokens), h["dim"], rng, 2.0), raw_dtype=gguf.GGMLQuantizationType[type])
     if "positions" in layout:
         writer.add_tensor("position_embd.weight", rng.standard_normal((h["context"], h["dim"])).astype(np.float32))
@@ -156,8 +185,12 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         blk = f"blk.{i}."
         if "no_norms" not in layout:
             norm(blk + "attn_norm")
-        if not {"no_norms", "one_norm"} & set(layout):
+        if not {"no_norms", "one_norm", "no_ffn_norm"} & set(layout):
             norm(blk + "ffn_norm")
+        if "post_attention_norm" in layout:
+            norm(blk + "post_attention_norm")
+        if "sinks" in layout:
+            vector(blk + "attn_sinks", h["heads"], around=0.5)
         if "second_norm" in layout:
             norm(blk + "attn_norm_2")
         if "fused_qkv" in layout:
@@ -165,14 +198,17 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         else:
             for name, rows in (("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", k_rows)):
                 linear(blk + name, rows, h["dim"], "qkv_bias")
-        if "fused_up" in layout:
+        if "experts" in layout or "split_experts" in layout:
+            experts(blk)
+        elif "fused_up" in layout:
             linear(blk + "ffn_up", 2 * h["ffn"], h["dim"])
         else:
             linear(blk + "ffn_up", h["ffn"], h["dim"])
             if "no_gate" not in layout:
                 linear(blk + "ffn_gate", h["ffn"], h["dim"])
         linear(blk + "attn_output", h["dim"], q_rows)
-        linear(blk + "ffn_down", h["dim"], h["ffn"])
+        if not {"experts", "split_experts"} & set(layout):
+            linear(blk + "ffn_down", h["dim"], h["ffn"])
         if "head_norms" in layout:
             vector(blk + "attn_q_norm", h["head_dim"])
             vector(blk + "attn_k_norm", h["head_dim"])

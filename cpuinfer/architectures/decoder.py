@@ -61,14 +61,35 @@ def attention(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) ->
 
 
 def mlp(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
+    """The layer's experts if it has some, else one feed-forward."""
+    return experts_mlp(b, h, w, hp) if w.ffn_gate_inp else dense_mlp(b, h, w, hp, hp.ffn_dim[i])
+
+
+def dense_mlp(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, ffn: int, suffix: str = "") -> Buffer:
     """down(activation(gate h) * (up h)), gate and up may be one tensor; without a gate down(activation(up h))."""
-    if w.ffn_gate_inp or w.ffn_up_exps:
-        raise UnsupportedModel(f"{b.file.path}: architecture {b.architecture} with experts (mixture of experts) is not supported yet; use a dense model")
-    ffn = hp.ffn_dim[i]
-    if w.ffn_gate:
-        gate, up = b.linear(h, w.ffn_gate, w.ffn_up, rows=(ffn, ffn))
-    elif b.matrix(w.ffn_up, hp.dim).shape[0] == 2 * ffn:
-        gate, up = b.linear(h, w.ffn_up.rows(0, ffn), w.ffn_up.rows(ffn, 2 * ffn), rows=(ffn, ffn))
+    w_gate, w_up, w_down = (getattr(w, f"ffn_{name}{suffix}") for name in ("gate", "up", "down"))
+    if w_gate:
+        gate, up = b.linear(h, w_gate, w_up, rows=(ffn, ffn))
+    elif b.matrix(w_up, hp.dim).shape[0] == 2 * ffn:
+        gate, up = b.linear(h, w_up.rows(0, ffn), w_up.rows(ffn, 2 * ffn), rows=(ffn, ffn))
     else:
-        gate, up = b.linear(h, w.ffn_up, rows=(ffn,)), None
-    return b.linear(b.activate(gate, up, hp.activation), w.ffn_down, rows=(hp.dim,))
+        gate, up = b.linear(h, w_up, rows=(ffn,)), None
+    return b.linear(b.activate(gate, up, hp.activation), w_down, rows=(hp.dim,))
+
+
+def experts_mlp(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters) -> Buffer:
+    """The weighted sum of the routed experts, plus the shared one (times its own gate) where the file has it."""
+    e = hp.experts
+    if e is None:
+        raise UnsupportedModel(f"{b.file.path}: the file has expert tensors, but no {b.architecture}.expert_count; it is damaged")
+    logits = b.linear(h, w.ffn_gate_inp, rows=(e.n_experts,))
+    routing = b.route(logits, e.n_used, e.sigmoid, w.exp_probs_b.bias, e.normalize, e.scale)
+    x = b.gather(h, routing)
+    gate, up = b.expert_linear(x, w, "ffn_gate", e.ffn_dim), b.expert_linear(x, w, "ffn_up", e.ffn_dim)
+    y = b.expert_linear(b.activate(gate, up, hp.activation), w, "ffn_down", hp.dim)
+    shared = gate_of_shared = None
+    if w.ffn_up_shexp:
+        shared = dense_mlp(b, h, w, hp, b.matrix(w.ffn_up_shexp, hp.dim).shape[0], "_shexp")
+        if w.ffn_gate_inp_shexp:
+            gate_of_shared = b.linear(h, w.ffn_gate_inp_shexp.as_matrix(), rows=(1,))
+    return b.combine(y, shared, gate_of_shared)

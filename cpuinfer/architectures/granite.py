@@ -1,4 +1,4 @@
-"""Granite: as Llama, with scales of the embedding, of attention, of what each block adds, and of the logits (divided by theirs)."""
+"""Granite, dense or with experts: as Llama, with scales of the embedding, of attention, of what each block adds, and of the logits (divided by theirs)."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ granite = partial(
     residual_scale=lambda keys, h: keys.real("residual_scale", 1.0),
     logit_scale=logit_scale,
 )
-register(Architecture(("granite",), granite, decoder))
+register(Architecture(("granite", "granitemoe"), granite, decoder))

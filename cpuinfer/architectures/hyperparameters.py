@@ -8,12 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GGUFError
+from ..errors import GGUFError, UnsupportedModel
 from ..formats.gguf import GGUFFile
 from ..program.builder import RMS
 from .rope import Rope, read_rope
 
 MAXIMUM_LAYERS = 4096
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: each token uses n_used of n_experts feed-forwards of width ffn_dim. The rest as in Builder.route."""
+
+    n_experts: int
+    n_used: int
+    ffn_dim: int
+    sigmoid: bool = False
+    normalize: bool = True
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,7 @@ class Hyperparameters:
     alibi: float = 0.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    experts: Experts | None = None
 
 
 class Keys:
@@ -112,8 +125,27 @@ def read(file: GGUFFile, context_length: int, rope_style: int | None, activation
         "ropes": (rope,) * n_layers,
         "windows": (None,) * n_layers,
     }
+    if keys.get("expert_count", int, 0):
+        fields["experts"] = read_experts(keys)
     base = Hyperparameters(**fields)
     return Hyperparameters(**fields | {name: value(keys, base) if callable(value) else value for name, value in changes.items()})
+
+
+def read_experts(keys: Keys) -> Experts:
+    """Routed experts as the metadata describes them; by default a softmax whose chosen weights sum to one."""
+    function = keys.get("expert_gating_func", int, 0)
+    if function not in (0, 1, 2, 3):
+        raise UnsupportedModel(f"{keys.file.path}: expert gating function {function} is not supported; supported: 1 softmax, 2 sigmoid, 3 softmax over the chosen")
+    if keys.get("expert_group_count", int, 1) > 1 and keys.get("expert_group_used_count", int, 1) < keys.get("expert_group_count", int, 1):
+        raise UnsupportedModel(f"{keys.file.path}: choosing experts by groups ({keys.prefix}.expert_group_count) is not supported")
+    return Experts(
+        keys.count("expert_count", maximum=1 << 16),
+        keys.count("expert_used_count", maximum=1 << 16),
+        keys.count("expert_feed_forward_length", None) or keys.per_layer("feed_forward_length", keys.count("block_count"))[-1],
+        sigmoid=function == 2,
+        normalize=keys.get("expert_weights_norm", bool, True) or function == 3,
+        scale=keys.real("expert_weights_scale", 1.0) or 1.0,
+    )
 
 
 def vocabulary_size(file: GGUFFile) -> int:

@@ -1,4 +1,4 @@
-"""Llama 1 to 3, Mistral, SmolLM and all that share their layout: RMS norms, interleaved rope (scaled as the file says), SiLU-gated feed-forward."""
+"""Llama 1 to 3, Mistral, Mixtral, SmolLM and all that share their layout: RMS norms, interleaved rope (scaled as the file says), SiLU-gated feed-forward."""
 
 from __future__ import annotations
 

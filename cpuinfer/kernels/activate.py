@@ -11,6 +11,7 @@ from .quantize import quantize_span
 from .records import ACTIVATIONS
 from .registry import op_kernel
 from .simd import (
+    add,
     f16_of_f32,
     fma,
     load_f32,
@@ -26,6 +27,7 @@ from .simd import (
 )
 from .vector_math import sigmoid, tanh
 
+SWIGLU_OAI = ACTIVATIONS["swiglu_oai"]
 SILU, GELU, GELU_ERF, GELU_QUICK, RELU, RELU2 = (ACTIVATIONS[name] for name in ("silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2"))
 _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 
@@ -46,6 +48,12 @@ def gelu(x):
 def activation(kind, gate, up, y, i):
     """16 elements from i on of rows at addresses gate, up (or 0) -> y."""
     x = load_f32x16(gate + 4 * i)
+    if kind == SWIGLU_OAI:
+        seven, one = splat_f32x16(np.float32(7)), splat_f32x16(np.float32(1))
+        x = minimum(x, seven)
+        linear = maximum(minimum(load_f32x16(up + 4 * i), seven), splat_f32x16(np.float32(-7)))
+        store_f32x16(y + 4 * i, mul(mul(x, sigmoid(mul(x, splat_f32x16(np.float32(1.702))))), add(linear, one)))
+        return
     if kind == SILU:
         v = mul(x, sigmoid(x))
     elif kind == GELU:

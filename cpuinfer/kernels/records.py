@@ -69,7 +69,23 @@ RECORDS: dict[str, np.dtype] = {
     "softcap": _record("x x_stride columns", "scale cap"),
 }
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_erf": 2, "gelu_quick": 3, "relu": 4, "relu2": 5}
+# Mixtures of experts, see experts.py. route: x are the router's logits; sigmoid: scores are sigmoids, else a softmax over all experts; bias: f32[n_experts] added for the
+# choice only; normalize: the weights of a token sum to scale, else they are scores times scale.
+RECORDS["route"] = _record("x x_stride n_experts n_used sigmoid normalize bias groups y y_stride scratch scratch_bytes", "scale")
+RECORDS["gather"] = _record("x x_stride columns n_used slots slots_stride y y_stride")
+RECORDS["combine"] = _record("x x_stride columns n_used slots slots_stride shared shared_stride gate gate_stride y y_stride")
+RECORDS["experts"] = _record("kernels record record_bytes patches n_patches groups n_experts few scratch scratch_bytes")
+EXPERT_COUNTERS = 4  # products between two routings that count their rows
+EXPERT_SPARE_ROWS = 8  # after an expert's rows: register tiles and 16-bit codes reach beyond the last one
+
+
+def slot_rows(tokens: int, n_experts: int, n_used: int) -> int:
+    """Rows that the slots of so many tokens need, in groups by expert."""
+    return tokens * n_used + EXPERT_SPARE_ROWS * min(n_experts, tokens * n_used)
+
+
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_erf": 2, "gelu_quick": 3, "relu": 4, "relu2": 5, "swiglu_oai": 6}
+# swiglu_oai (gpt-oss): gate at most 7, up within -7..7, gate * sigmoid(1.702 gate) * (up + 1)
 # gelu: the tanh form, argument (within -10..10) and result rounded to half precision, as the reference implementation's table does
 
 # One op kind may have several compiled kernels; the team picks by the number of rows: 1 -> vector, up to FEW -> few, more -> many.

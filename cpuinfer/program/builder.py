@@ -15,9 +15,9 @@ import numpy as np
 from ..errors import GGUFError, UnsupportedModel
 from ..formats import quants
 from ..formats.gguf import GGUFFile, TensorInfo
-from ..kernels.records import ACTIVATIONS, round_up
+from ..kernels.records import ACTIVATIONS, EXPERT_COUNTERS, round_up
 from .fuse import fuse
-from .ops import Buffer, CacheRef, KVLayer, Op
+from .ops import Buffer, CacheRef, ExpertTensors, KVLayer, Op, Routing
 from .program import Program
 
 RMS, LAYER = 0, 1
@@ -45,6 +45,13 @@ class Weight:
         if bias is not None:
             bias = TensorInfo(f"{bias.name}[{start}:{stop}]", bias.type, (stop - start,), bias.data.reshape(bias.shape[0], -1)[start:stop].reshape(1, -1))
         return Weight(self.name, part, bias)
+
+    def as_matrix(self) -> Weight:
+        """A vector as a matrix of one row."""
+        t = self.tensor
+        if t is None or len(t.shape) != 1:
+            return self
+        return Weight(self.name, TensorInfo(t.name, t.type, (1, t.shape[0]), t.data.reshape(1, -1)), self.bias)
 
 
 class Weights:
@@ -91,14 +98,16 @@ class Builder:
         self._quantized: dict[Buffer, Buffer] = {}
         self._tables: dict[int, Buffer] = {}
         self._vectors: dict[str, np.ndarray] = {}
+        self._groups: dict[int, np.ndarray] = {}
 
     # ---- helpers -------------------------------------------------------------------------------------------------------------------
 
-    def _emit(self, kind: str, label: str, args: dict[str, Any], variants: tuple[str, ...] = (), per_logit_row: bool = False) -> None:
-        self.ops.append(Op(kind, self.scope + label, args, variants, per_logit_row))
+    def _emit(self, kind: str, label: str, args: dict[str, Any], variants: tuple[str, ...] = (), like: Buffer | None = None) -> None:
+        """like: the buffer whose rows the op runs over, where they are not the batch's tokens."""
+        self.ops.append(Op(kind, self.scope + label, args, variants, like is not None and like.per_logit_row, routing=like.routing if like else None))
 
     def _buffer(self, label: str, columns: int, kind: str = "f32", like: Buffer | None = None) -> Buffer:
-        return Buffer(self.scope + label, columns, kind, like.per_logit_row if like else False)
+        return Buffer(self.scope + label, columns, kind, like.per_logit_row if like else False, like.routing if like else None)
 
     def format_of(self, tensor: TensorInfo) -> quants.Format:
         try:
@@ -146,7 +155,7 @@ class Builder:
         vectors = {"weight": self.vector(weight.tensor, x.columns), "bias": self.vector(weight.bias, x.columns)}
         label = weight.name.removesuffix(".weight").removeprefix(self.scope)
         args = {"x": x, "columns": x.columns, "y": y, "q": None, "kind": kind, "gather": int(gather), "residual": None, "eps": eps, **vectors}
-        self._emit("norm", label, args, per_logit_row=gather)
+        self._emit("norm", label, args, like=y)
         return y
 
     def _activations(self, x: Buffer, kind: str) -> Buffer:
@@ -154,7 +163,7 @@ class Builder:
             return x
         if x not in self._quantized:
             q = self._buffer("q8", x.columns, "q8", like=x)
-            self._emit("quantize", f"{x.name}.q8".removeprefix(self.scope), {"x": x, "columns": x.columns, "q": q}, per_logit_row=x.per_logit_row)
+            self._emit("quantize", f"{x.name}.q8".removeprefix(self.scope), {"x": x, "columns": x.columns, "q": q}, like=x)
             self._quantized[x] = q
         return self._quantized[x]
 
@@ -168,7 +177,7 @@ class Builder:
             label = weight.name.removesuffix(".weight").removeprefix(self.scope)
             y = self._buffer(label, tensor.shape[0], like=x)
             args = {"weights": tensor, "x": activations, "y": y, "bias": self.vector(weight.bias, tensor.shape[0]), "accumulate": 0}
-            self._emit("matmul", label, args, (fmt.name,), x.per_logit_row)
+            self._emit("matmul", label, args, (fmt.name,), like=x)
             results.append(y)
         return results if len(weights) > 1 else results[0]
 
@@ -236,7 +245,7 @@ class Builder:
         """activation(gate) * up, or activation(gate) alone."""
         y = self._buffer("activated", gate.columns, like=gate)
         args = {"gate": gate, "up": up, "columns": gate.columns, "activation": ACTIVATIONS[activation], "y": y, "q": None}
-        self._emit("activate", activation, args)
+        self._emit("activate", activation, args, like=gate)
         return y
 
     def add(self, a: Buffer, b: Buffer, scale: float = 1.0, b_scale: float = 1.0) -> Buffer:
@@ -245,12 +254,69 @@ class Builder:
         self._emit("add", "add", {"a": a, "b": b, "columns": a.columns, "y": y, "scale": scale, "b_scale": b_scale})
         return y
 
+    # ---- experts -------------------------------------------------------------------------------------------------------------------
+
+    def route(self, logits: Buffer, n_used: int, sigmoid: bool = False, bias: TensorInfo | None = None, normalize: bool = True, scale: float = 1.0) -> Routing:
+        """Deals each token out to its n_used best experts. logits: the router's, [tokens, n_experts]. See kernels/experts.py."""
+        n_experts = logits.columns
+        if not 0 < n_used <= n_experts:
+            raise GGUFError(f"{self.file.path}: {n_used} of {n_experts} experts cannot be used; the expert counts are damaged")
+        slots = self._buffer("slots", 2 * n_used)
+        if n_experts not in self._groups:
+            self._groups[n_experts] = np.zeros((2 + EXPERT_COUNTERS, n_experts), np.int64)
+        routing = Routing(n_experts, n_used, slots, self._groups[n_experts])
+        args = {"x": logits, "y": slots, "n_experts": n_experts, "n_used": n_used, "sigmoid": int(sigmoid), "normalize": int(normalize)}
+        self._emit("route", "route", args | {"bias": self.vector(bias, n_experts), "groups": routing.groups, "scale": scale})
+        return routing
+
+    def gather(self, x: Buffer, routing: Routing) -> Buffer:
+        """Each token's row once for each of its experts, grouped by expert."""
+        y = Buffer(self.scope + "gathered", x.columns, routing=routing)
+        self._emit("gather", "gather", {"x": x, "columns": x.columns, "n_used": routing.n_used, "slots": routing.slots, "y": y})
+        return y
+
+    def expert_tensors(self, w: Weights, name: str, rows: int, columns: int, n_experts: int) -> ExpertTensors:
+        """Matrices [rows, columns] of all experts: one tensor `name_exps`, or one each, `name.0` and so on."""
+        merged = getattr(w, f"{name}_exps")
+        if merged:
+            t = merged.tensor
+            if t.shape != (n_experts, rows, columns):
+                raise GGUFError(f"{self.file.path}: tensor {t.name} has shape {t.shape}, {(n_experts, rows, columns)} is needed; the file is damaged")
+            tensors = [TensorInfo(f"{t.name}[{e}]", t.type, (rows, columns), t.data[e * rows : (e + 1) * rows]) for e in range(n_experts)]
+            biases = None
+            if merged.bias is not None:
+                biases = np.zeros((n_experts, round_up(rows, 16)), np.float32)
+                biases[:, :rows] = self.vector(merged.bias, n_experts * rows)[: n_experts * rows].reshape(n_experts, rows)  # type: ignore[index]
+            return ExpertTensors(tensors, biases)
+        return ExpertTensors([self.matrix(getattr(w, f"{name}.{e}"), columns, rows) for e in range(n_experts)], None)
+
+    def expert_linear(self, x: Buffer, w: Weights, name: str, rows: int) -> Buffer:
+        """Each expert's rows times its own matrix."""
+        routing = x.routing
+        assert routing is not None and routing.products < EXPERT_COUNTERS
+        tensors = self.expert_tensors(w, name, rows, x.columns, routing.n_experts)
+        fmt = self.format_of(tensors.tensors[0])
+        y = self._buffer(name, rows, like=x)
+        args = {"weights": tensors, "x": self._activations(x, fmt.activations), "y": y, "bias": tensors.biases, "accumulate": 0, "product": routing.products}
+        self._emit("matmul", f"{name}_exps", args, (fmt.name,), like=x)
+        routing.products += 1
+        return y
+
+    def combine(self, x: Buffer, shared: Buffer | None = None, gate: Buffer | None = None) -> Buffer:
+        """The weighted sum of each token's slots, plus shared (times sigmoid(gate), gate: [tokens, 1])."""
+        routing = x.routing
+        assert routing is not None
+        y = Buffer(self.scope + "combined", x.columns)
+        args = {"x": x, "columns": x.columns, "n_used": routing.n_used, "slots": routing.slots, "shared": shared, "gate": gate, "y": y}
+        self._emit("combine", "combine", args)
+        return y
+
     def output(self, x: Buffer, norm: Weight, head: Weight, eps: float, kind: int = RMS, softcap: float = 0.0, scale: float = 1.0) -> Buffer:
         """Last norm and the logits of the wanted rows, then cap * tanh(logits * scale / cap) if asked for."""
         self.scope = ""
         logits = self.linear(self.norm(x, norm, eps, kind, gather=True), head)
         if softcap or scale != 1.0:
-            self._emit("softcap", "softcap", {"x": logits, "columns": logits.columns, "scale": scale, "cap": softcap}, per_logit_row=True)
+            self._emit("softcap", "softcap", {"x": logits, "columns": logits.columns, "scale": scale, "cap": softcap}, like=logits)
         return logits
 
     def finish(self, logits: Buffer, hyperparameters: Any) -> Program:

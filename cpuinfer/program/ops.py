@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from ..formats.gguf import TensorInfo
 
 # Which arguments an op writes; all others are read. A matmul that accumulates and the in-place ops read what they write too.
 WRITES: dict[str, tuple[str, ...]] = {
@@ -19,6 +23,9 @@ WRITES: dict[str, tuple[str, ...]] = {
     "activate": ("y", "q"),
     "add": ("y",),
     "softcap": ("x",),
+    "route": ("y",),
+    "gather": ("y",),
+    "combine": ("y",),
 }
 # These split (token, head) items in order among the threads, all in the same way, so one may follow another on the same heads without a barrier.
 SPLIT_BY_HEADS = ("head_norm", "rope", "store_kv")
@@ -26,15 +33,35 @@ SPLIT_BY_HEADS = ("head_norm", "rope", "store_kv")
 
 @dataclass(eq=False)
 class Buffer:
-    """[rows, columns] of f32, or of Q8 activations. per_logit_row: rows are those whose logits are wanted."""
+    """[rows, columns] of f32, or of Q8 activations. per_logit_row: rows are those whose logits are wanted. routing: rows are slots, in groups by expert."""
 
     name: str
     columns: int
     kind: str = "f32"
     per_logit_row: bool = False
+    routing: Routing | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}[{self.columns}]{':q8' if self.kind == 'q8' else ''}"
+
+
+@dataclass(eq=False)
+class Routing:
+    """How tokens were dealt out to experts: kernels/experts.py. slots: the buffer that route writes; groups: i64[2 + EXPERT_COUNTERS, n_experts]."""
+
+    n_experts: int
+    n_used: int
+    slots: Buffer
+    groups: np.ndarray
+    products: int = 0  # so far; each has a row counter of its own
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertTensors:
+    """The experts' matrices of one product, alike in type and shape; biases: f32[n_experts, rows] or None."""
+
+    tensors: list[TensorInfo]
+    biases: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +91,7 @@ class Op:
     variants: tuple[str, ...] = ()
     per_logit_row: bool = False
     sync: bool = True
-    notes: dict[str, Any] = field(default_factory=dict)
+    routing: Routing | None = None  # the op runs expert by expert
 
     def writes(self) -> list[Any]:
         """Buffers and caches that this op changes."""
@@ -74,6 +101,8 @@ class Op:
         """Buffers and caches whose old contents this op uses."""
         written = WRITES[self.kind]
         found = [v for name, v in self.args.items() if name not in written and isinstance(v, (Buffer, CacheRef))]
+        if self.routing:
+            found.append(self.routing.slots)
         if self.kind in ("rope", "head_norm", "softcap") or self.args.get("accumulate"):
             found += self.writes()
         return found

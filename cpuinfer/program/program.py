@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..formats.gguf import TensorInfo
-from ..kernels.records import DRIVERS, RECORDS, attention_scratch_bytes, matmul_scratch_bytes, round_up
-from .ops import Buffer, CacheRef, KVLayer, Op
+from ..kernels.records import BATCH, DRIVERS, FEW, RECORDS, attention_scratch_bytes, matmul_scratch_bytes, round_up, slot_rows
+from .ops import Buffer, CacheRef, ExpertTensors, KVLayer, Op, Routing
 from .schedule import set_syncs, share_arrays
 
 EXTRA_ROWS = 8  # more than asked for: kernels store activations in tiles of up to 8 rows
@@ -60,6 +60,8 @@ class Program:
     def kernels_needed(self, cache_types: tuple[str, str]) -> list[Key]:
         """Keys for jit.build, given the types of cached keys and values."""
         keys = {(name, *self._variants(op, cache_types)) for op in self.ops for name in DRIVERS.get(op.kind, (op.kind,))}
+        if any(op.routing for op in self.ops):
+            keys.add(("experts",))
         return sorted(keys)
 
     # ---- memory --------------------------------------------------------------------------------------------------------------------
@@ -70,8 +72,10 @@ class Program:
         self._arrays: dict[int, BufferArrays] = {}
         for buffer, number in self._array_of.items():
             if number not in self._arrays:
-                rows = (max_logit_rows if buffer.per_logit_row else max_tokens) + EXTRA_ROWS
-                self._arrays[number] = BufferArrays(rows, buffer.columns, buffer.kind)
+                rows = max_logit_rows if buffer.per_logit_row else max_tokens
+                if buffer.routing:
+                    rows = slot_rows(rows, buffer.routing.n_experts, buffer.routing.n_used)
+                self._arrays[number] = BufferArrays(rows + EXTRA_ROWS, buffer.columns, buffer.kind)
 
     def arrays(self, buffer: Buffer) -> BufferArrays:
         """The memory of a buffer, shared with others whose lives do not overlap."""
@@ -98,7 +102,7 @@ class Program:
         n_ops, types = len(self.ops), (cache.key_type, cache.value_type)
         self.cache = cache
         self.counters = aligned_zeros((n_ops * 8,), np.int64)
-        scratch_bytes = max(self._scratch_bytes(op) for op in self.ops)
+        scratch_bytes = max(self._scratch_bytes(op) for op in self.ops) + 1024  # the end is for records of experts
         self._scratch = aligned_zeros((threads, scratch_bytes), np.uint8)
         self.kernels = np.zeros((3, n_ops), np.int64)
         self.records = np.zeros(n_ops, np.int64)
@@ -119,10 +123,50 @@ class Program:
             self.records[i] = record.ctypes.data
             names = DRIVERS.get(op.kind, (op.kind,) * 3)
             self.kernels[:, i] = [addresses[(name, *self._variants(op, types))] for name in names]
+            if op.routing:
+                outer = self._by_expert(op, op.routing, record, np.ascontiguousarray(self.kernels[:, i]), scratch_bytes)
+                self.records[i], self.kernels[:, i] = outer.ctypes.data, addresses[("experts",)]
+
+    def _by_expert(self, op: Op, routing: Routing, record: np.ndarray, kernels: np.ndarray, scratch_bytes: int) -> np.ndarray:
+        """The record of `experts` around an op's own."""
+        n, patches = routing.n_experts, []
+
+        def patch(name: str, kind: int, value: int) -> None:
+            fields = record.dtype.fields
+            if fields is not None and name in fields:
+                patches.append((fields[name][1], kind, value))
+
+        def table(name: str, addresses: Any) -> None:
+            self._keepalive.append(np.array(addresses, np.int64))
+            patch(name, 1, self._keepalive[-1].ctypes.data)
+
+        for name, value in op.args.items():
+            if isinstance(value, Buffer) and value.routing:
+                stride = self.arrays(value).stride
+                patch(name, 0, stride if value.kind == "q8" else 4 * stride)
+                if value.kind == "q8":
+                    for part, size in (("scales", stride // 8), ("sums", stride // 8), ("sums16", stride // 4)):
+                        patch(f"{name}_{part}", 0, size)
+            elif isinstance(value, ExpertTensors):
+                table(name, [t.data.ctypes.data for t in value.tensors])
+                if value.biases is not None:
+                    table("bias", [row.ctypes.data for row in value.biases])
+                table("counter", routing.groups.ctypes.data + 8 * n * (2 + op.args["product"]) + 8 * np.arange(n))
+        outer, words = np.zeros(1, RECORDS["experts"]), np.array(patches, np.int64)
+        fields = {"kernels": kernels.ctypes.data, "record": record.ctypes.data, "record_bytes": record.dtype.itemsize, "patches": words.ctypes.data}
+        fields |= {"n_patches": len(patches), "groups": routing.groups.ctypes.data, "n_experts": n, "few": FEW}
+        for name, number in (fields | {"scratch": self._scratch.ctypes.data, "scratch_bytes": scratch_bytes}).items():
+            outer[name] = number
+        assert record.dtype.itemsize + BATCH.itemsize <= 1024
+        self._keepalive += [outer, words, kernels]
+        return outer
 
     def _scratch_bytes(self, op: Op) -> int:
         if op.kind == "matmul":
-            return matmul_scratch_bytes(op.args["weights"].shape[-1])
+            weights = op.args["weights"]
+            return matmul_scratch_bytes((weights.tensors[0] if isinstance(weights, ExpertTensors) else weights).shape[-1])
+        if op.kind == "route":
+            return 4 * op.args["n_experts"]
         if op.kind == "attention":
             return attention_scratch_bytes(op.args["n_heads"], op.args["n_kv_heads"], op.args["key_dim"], op.args["value_dim"])
         columns = op.args.get("columns")
@@ -139,6 +183,9 @@ class Program:
                     fields |= {f"{name}_{part}": getattr(arrays, part).ctypes.data for part in ("scales", "sums", "sums16")}
             elif isinstance(value, TensorInfo):
                 fields |= {name: value.data.ctypes.data, "row_bytes": value.data.shape[1], "rows": value.data.shape[0], "columns": value.shape[-1]}
+            elif isinstance(value, ExpertTensors):
+                first = value.tensors[0]
+                fields |= {name: first.data.ctypes.data, "row_bytes": first.data.shape[1], "rows": first.data.shape[0], "columns": first.shape[-1]}
             elif isinstance(value, CacheRef):
                 array = (cache.key_arrays if value.part == "keys" else cache.value_arrays)[value.layer]
                 prefix = {"cache": "row_bytes", "keys": "key_row_bytes", "values": "value_row_bytes"}[name]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..formats import quants
-from ..kernels.records import PAGE, round_up
+from ..kernels.records import ACTIVATIONS, PAGE, round_up
 from .ops import Buffer, Op
 from .program import Program
 
@@ -123,7 +123,48 @@ def _quantize(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarra
     return _put(op, values, values[op.args["x"]])
 
 
+def _route(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
+    """float64[T, 2, n_used]: experts and their weights."""
+    a = op.args
+    logits = values[a["x"]].astype(np.float64)
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    scores = 1 / (1 + np.exp(-logits)) if a["sigmoid"] else shifted / shifted.sum(-1, keepdims=True)
+    for_choice = scores if a["bias"] is None else scores + a["bias"][: scores.shape[1]]
+    experts = np.argsort(-for_choice, axis=-1, kind="stable")[:, : a["n_used"]]
+    weights = np.take_along_axis(scores, experts, -1)
+    if a["normalize"]:
+        weights = weights / weights.sum(-1, keepdims=True)
+    values[a["y"]] = np.stack([experts, weights * a["scale"]], 1)
+    return values[a["y"]]
+
+
+def _gather(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
+    """[T, n_used, columns]: slots stay in the tokens' order here."""
+    return _put(op, values, np.repeat(values[op.args["x"]][:, None], op.args["n_used"], 1))
+
+
+def _combine(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
+    a = op.args
+    y = (values[a["x"]] * values[a["slots"]][:, 1, :, None]).sum(1)
+    if a["shared"] is not None:
+        y = y + values[a["shared"]] * (1 if a["gate"] is None else 1 / (1 + np.exp(-values[a["gate"]])))
+    return _put(op, values, y)
+
+
+def _expert_matmul(op: Op, values: dict) -> np.ndarray:
+    a = op.args
+    x, experts = values[a["x"]], values[op.routing.slots][:, 0]  # type: ignore[union-attr]
+    y = np.zeros((*x.shape[:2], a["y"].columns))
+    for e, tensor in enumerate(a["weights"].tensors):
+        here = experts == e
+        if here.any():
+            y[here] = x[here] @ _weights(tensor).T + (0 if a["bias"] is None else a["bias"][e][: y.shape[-1]])
+    return _put(op, values, y)
+
+
 def _matmul(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
+    if op.routing:
+        return _expert_matmul(op, values)
     a = op.args
     y = values[a["x"]] @ _weights(a["weights"]).T
     if a["bias"] is not None:
@@ -235,6 +276,9 @@ _ACTIVATIONS = (
 
 
 def _activate(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
+    if op.args["activation"] == ACTIVATIONS["swiglu_oai"]:
+        gate, up = np.minimum(values[op.args["gate"]].astype(np.float64), 7), np.clip(values[op.args["up"]], -7, 7)
+        return _put(op, values, gate / (1 + np.exp(-1.702 * gate)) * (up + 1))
     y = _ACTIVATIONS[op.args["activation"]](values[op.args["gate"]].astype(np.float64))
     return _put(op, values, y * values[op.args["up"]] if op.args["up"] else y)
 

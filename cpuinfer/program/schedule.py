@@ -43,10 +43,13 @@ def share_arrays(ops: list[Op]) -> dict[Buffer, int]:
             if isinstance(value, Buffer):
                 first, _ = lives.get(value, (at, at))
                 lives[value] = (first, at)
-    arrays: list[tuple[tuple[int, str, bool], int]] = []  # (shape, end of the last life)
+        if op.routing:
+            lives[op.routing.slots] = (lives[op.routing.slots][0], at)
+    arrays: list[tuple[tuple, int]] = []  # (shape, end of the last life)
     result: dict[Buffer, int] = {}
     for buffer, (first, last) in sorted(lives.items(), key=lambda item: item[1][0]):
-        shape = (buffer.columns, buffer.kind, buffer.per_logit_row)
+        routing = buffer.routing
+        shape = (buffer.columns, buffer.kind, buffer.per_logit_row, routing and (routing.n_experts, routing.n_used))
         free = [n for n, (other, end) in enumerate(arrays) if other == shape and end < first]
         if free:
             result[buffer] = free[0]

@@ -9,12 +9,14 @@ import pytest
 from program.simple_batch import SimpleBatch, SimpleCache
 
 from cpuinfer import architectures
-from cpuinfer.errors import UnsupportedModel
 from cpuinfer.formats import quants
 from cpuinfer.formats.gguf import GGUFFile
 from cpuinfer.kernels import jit
 
-ARCHITECTURES = set("llama qwen2 qwen3 gemma gemma2 gemma3 phi3 smollm3 olmo2 exaone4 granite command-r cohere2 glm4 nemotron starcoder2 stablelm gpt2 mpt gptneox falcon".split())
+ARCHITECTURES = set(
+    "llama qwen2 qwen3 gemma gemma2 gemma3 phi3 smollm3 olmo2 exaone4 granite command-r cohere2 glm4 nemotron starcoder2 stablelm gpt2 mpt gptneox falcon "
+    "qwen3moe qwen2moe granitemoe gpt-oss".split()
+)
 
 
 def logits(folder, entry, team, chunk: int) -> np.ndarray:
@@ -51,14 +53,11 @@ def test_float_masters_are_within_the_tolerance(fixtures, team) -> None:
     checked = 0
     for entry in entries(fixtures, "masters"):
         expected = np.load(fixtures / entry["npz"])["logits"]
-        try:
-            for chunk in (len(entry["tokens"]), 1):
-                assert np.abs(logits(fixtures, entry, team, chunk) - expected).max() < 2e-3, entry["file"]
-        except UnsupportedModel as error:
-            assert "experts" in str(error)
-            continue
+        tolerance = 2e-3 if entry["quant"] == "F32" else 1e-2
+        for chunk in (len(entry["tokens"]), 1):
+            assert np.abs(logits(fixtures, entry, team, chunk) - expected).max() < tolerance, entry["file"]
         checked += 1
-    assert checked >= 28
+    assert checked >= 34
 
 
 @pytest.mark.parametrize("chunk", [64, 1])
@@ -70,6 +69,8 @@ def test_quantized_files_are_as_near_to_exact_as_llama_cpp(fixtures, team, chunk
         data = np.load(fixtures / entry["npz"])
         ours = divergence(data["exact_logits"], logits(fixtures, entry, team, chunk))
         ratios[entry["file"]] = ours / divergence(data["exact_logits"], data["native_logits"].astype(np.float32))
-    assert len(ratios) >= 30
-    assert max(ratios.values()) <= 1.25, max(ratios, key=ratios.get)
-    assert np.median(list(ratios.values())) <= 1.0
+    assert len(ratios) >= 45
+    # One token at a time equals exact arithmetic; at once activations have 8 bits, as llama.cpp's.
+    most, median = (1.25, 0.8) if chunk > 1 else (0.05, 0.01)
+    assert max(ratios.values()) <= most, max(ratios, key=ratios.get)
+    assert np.median(list(ratios.values())) <= median

@@ -1,0 +1,20 @@
+"""gpt-oss: experts with biases and a clamped SwiGLU, attention sinks, every second layer windowed. The norm after attention is the feed-forward's own."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..program.builder import Builder, Weights
+from ..program.ops import Buffer
+from . import Architecture, register
+from .decoder import attention, decoder, experts_mlp, norm
+from .hyperparameters import Hyperparameters, read, window_pattern
+from .rope import HALVES
+
+
+def layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
+    x = b.add(x, attention(b, norm(b, x, w.attn_norm, hp), w, hp, i))
+    return b.add(x, experts_mlp(b, norm(b, x, w.post_attention_norm, hp), w, hp))
+
+
+register(Architecture(("gpt-oss",), partial(read, rope_style=HALVES, activation="swiglu_oai", windows=window_pattern(2)), partial(decoder, layer=layer)))
