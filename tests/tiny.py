@@ -91,8 +91,8 @@ def bpe_tokens() -> tuple[list[str], list[str], list[int]]:
     return tokens, merges, types + [3] * 3
 
 
-def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok: str = "spm", template: str | None = TEMPLATE, **changes: int) -> Path:
-    """Write a random model. changes: dim, ffn, heads, kv_heads, head_dim, layers, context."""
+def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok: str = "spm", template: str | None = TEMPLATE, vectors: str = "f4", **changes: int) -> Path:
+    """Write a random model. vectors: numpy type of norms and biases. changes: dim, ffn, heads, kv_heads, head_dim, layers, context."""
     h = {"dim": 256 if "K" in type or type.startswith(("IQ", "TQ")) else 64, "layers": 2, "heads": 4, "kv_heads": 2, "context": 256} | changes
     h = {"head_dim": h["dim"] // h["heads"], "ffn": 2 * h["dim"]} | h
     rng = np.random.default_rng(seed)
@@ -144,7 +144,7 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         writer.add_tensor(f"{name}.weight", random_rows(type, rows, columns, rng), raw_dtype=gguf.GGMLQuantizationType[type])
 
     def vector(name: str, length: int, part: str = "weight", around: float = 1.0) -> None:
-        writer.add_tensor(f"{name}.{part}", (around + 0.1 * rng.standard_normal(length)).astype(np.float32))
+        writer.add_tensor(f"{name}.{part}", (around + 0.1 * rng.standard_normal(length)).astype(np.float16).astype(vectors))
 
     layout = LAYOUTS.get(arch, "").split()
     q_rows, k_rows = h["heads"] * h["head_dim"], h["kv_heads"] * h["head_dim"]

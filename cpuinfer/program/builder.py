@@ -110,8 +110,9 @@ class Builder:
         return Buffer(self.scope + label, columns, kind, like.per_logit_row if like else False, like.routing if like else None)
 
     def format_of(self, tensor: TensorInfo) -> quants.Format:
+        """The format of a matrix."""
         try:
-            return quants.get(tensor.type.name)
+            return quants.for_matrix(tensor.type.name)
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{self.file.path}: tensor {tensor.name}: {error}") from None
 
@@ -123,7 +124,7 @@ class Builder:
             raise GGUFError(f"{self.file.path}: tensor {tensor.name} has {tensor.n_elements} elements, {length} are needed; the file is damaged or of another variant")
         if tensor.name not in self._vectors:
             padded = np.zeros(round_up(length, 64), np.float32)
-            padded[:length] = self.format_of(tensor).dequantize(tensor.data).reshape(-1)
+            padded[:length] = quants.get(tensor.type.name).dequantize(tensor.data).reshape(-1)
             self._vectors[tensor.name] = padded
         return self._vectors[tensor.name]
 

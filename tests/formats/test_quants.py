@@ -143,6 +143,19 @@ def test_an_unknown_type_is_refused_with_the_list_of_known_ones():
         quants.get("Q8_K")
 
 
+@pytest.mark.parametrize("name, kind", [("I8", "i1"), ("I16", "<i2"), ("I32", "<i4"), ("I64", "<i8"), ("F64", "<f8")])
+def test_plain_numbers_are_read_as_they_are_but_are_no_matrices(name, kind):
+    values = np.array([0, 1, -1, 100, -128, 127], kind)
+    np.testing.assert_array_equal(quants.get(name).dequantize(values.view(np.uint8)), values)
+    with pytest.raises(UnsupportedModel, match=f"{name} is supported for norms and biases, not for matrices; supported there: BF16, .*Q8_0"):
+        quants.for_matrix(name)
+
+
+def test_one_format_is_found_without_importing_the_others():
+    code = "import sys; from cpuinfer.formats import quants; quants.get('Q4_K'); assert 'cpuinfer.formats.quants.q5_0' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_formats_load_without_numba():
     code = "import sys; from cpuinfer.formats import quants; quants.all(); assert not {'numba', 'llvmlite', 'gguf'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,7 +14,7 @@ from test_quants import random_blocks
 
 from cpuinfer.formats import quants
 
-FORMATS = list(quants.all().values())
+FORMATS = [fmt for fmt in quants.all().values() if fmt.has_kernel]
 CODED = [fmt for fmt in FORMATS if fmt.codes != quants.FLOAT]
 FLOATS = [fmt for fmt in FORMATS if fmt.codes == quants.FLOAT]
 each_format = pytest.mark.parametrize("fmt", FORMATS, ids=str)

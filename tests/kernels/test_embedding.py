@@ -15,7 +15,7 @@ from call import rows, run
 from cpuinfer.formats import quants
 from cpuinfer.kernels import jit
 
-FORMATS = list(quants.all().values())
+FORMATS = [fmt for fmt in quants.all().values() if fmt.has_kernel]
 TOKENS = np.array([4, 0, 6, 4, 5], np.int32)
 N_ROWS = 7
 

@@ -8,6 +8,7 @@ import tiny
 from program.simple_batch import SimpleBatch, SimpleCache
 
 from cpuinfer import architectures
+from cpuinfer.errors import UnsupportedModel
 from cpuinfer.formats.gguf import GGUFFile
 from cpuinfer.kernels import jit
 from cpuinfer.program import builder, reference
@@ -78,6 +79,18 @@ def test_quantized_models_are_exact_token_by_token_and_as_near_as_8_bit_activati
     for got in (at_once, mixed):
         assert np.abs(got - expected).mean() < 0.03 * scale
     assert np.abs(one_by_one - expected).mean() < 5e-4 * scale
+
+
+@pytest.mark.parametrize("kind", ["f2", "f8"])
+def test_norms_and_biases_may_be_halves_or_doubles(kind, tmp_path) -> None:
+    as_floats, other = (exact(tiny.model(tmp_path / f"{vectors}.gguf", "qwen2", "F32", vectors=vectors)) for vectors in ("f4", kind))
+    np.testing.assert_array_equal(as_floats, other)
+
+
+def test_matrices_of_plain_numbers_are_refused_in_words(tmp_path) -> None:
+    with GGUFFile.open(tiny.model(tmp_path / "m.gguf", "llama", "F64")) as file:
+        with pytest.raises(UnsupportedModel, match=r"tensor token_embd.weight: tensor type F64 is supported for norms and biases, not for matrices; supported there: .*Q8_0"):
+            architectures.build(file)
 
 
 def test_fusing_changes_nothing_but_the_number_of_ops(tmp_path, monkeypatch) -> None:

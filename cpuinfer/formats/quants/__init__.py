@@ -73,6 +73,11 @@ class Format:
         self._build_scales = build
         return build
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether matrices may have this format. Without kernels it can only be dequantized: plain data as norms and biases are."""
+        return self._build is not None
+
     def dequantize(self, rows: np.ndarray) -> np.ndarray:
         """u1[..., row_bytes] -> float32[..., columns], by the definition."""
         assert self._reference is not None
@@ -103,20 +108,44 @@ class Format:
 
 
 @functools.cache
-def all() -> dict[str, Format]:  # noqa: A001  (formats.quants.all() reads well)
-    """Every format by name."""
-    found = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        found |= {value.name: value for value in vars(module).values() if isinstance(value, Format)}
+def _of_module(name: str) -> dict[str, Format]:
+    """The formats of one file of this package, by name."""
+    found = {value.name: value for value in vars(importlib.import_module(f"{__name__}.{name}")).values() if isinstance(value, Format)}
     known = {t.name: t for t in GGML_TYPES.values()}
     for fmt in found.values():
         assert (known[fmt.name].block_weights, known[fmt.name].block_bytes) == (fmt.weights, fmt.block_bytes), fmt.name
+    return found
+
+
+@functools.cache
+def all() -> dict[str, Format]:  # noqa: A001  (formats.quants.all() reads well)
+    """Every format by name, those without kernels included."""
+    found: dict[str, Format] = {}
+    for info in pkgutil.iter_modules(__path__):
+        found |= _of_module(info.name)
     return dict(sorted(found.items()))
 
 
+def matrix_types() -> list[str]:
+    """Names of the formats that matrices may have."""
+    return [fmt.name for fmt in all().values() if fmt.has_kernel]
+
+
+@functools.cache
 def get(name: str) -> Format:
-    """The format of that GGUF type name."""
+    """The format of that GGUF type name. UnsupportedModel if there is none."""
+    if name.lower() in {info.name for info in pkgutil.iter_modules(__path__)}:  # importing one file instead of all saves 10 ms
+        found = _of_module(name.lower())
+        if name in found:
+            return found[name]
     if name not in all():
-        raise UnsupportedModel(f"tensor type {name} is not supported; supported: {', '.join(all())}")
+        raise UnsupportedModel(f"tensor type {name} is not supported; supported: {', '.join(matrix_types())}")
     return all()[name]
+
+
+def for_matrix(name: str) -> Format:
+    """The format of that name, which must be one that matrices can be multiplied with."""
+    fmt = get(name)
+    if not fmt.has_kernel:
+        raise UnsupportedModel(f"tensor type {name} is supported for norms and biases, not for matrices; supported there: {', '.join(matrix_types())}")
+    return fmt
