@@ -312,6 +312,53 @@ class Builder:
         self._emit("combine", "combine", args)
         return y
 
+    # ---- columns of heads ----------------------------------------------------------------------------------------------------------
+
+    def _copy(self, x: Buffer, y: Buffer, n_heads: int, columns: int, first: int, y_first: int, same_for_all: bool = False, groups: np.ndarray | None = None) -> None:
+        """Columns of each head of x to those of y; same_for_all: x has one head, which every head of y gets."""
+        args: dict[str, Any] = {"x": x, "n_heads": n_heads, "columns": columns, "x_first": first, "y": y, "y_first": y_first, "groups": groups}
+        for name, buffer in (("x", x), ("y", y)):
+            args[f"{name}_by_head"] = int(buffer.routing is not None)
+            args[f"{name}_head_columns"] = 0 if same_for_all and name == "x" else buffer.columns // n_heads
+        self._emit("columns", f"columns_{y.name.removeprefix(self.scope)}", args)
+
+    def columns(self, x: Buffer, n_heads: int, columns: int, first: int = 0) -> Buffer:
+        """Columns first.. of each head."""
+        y = self._buffer("columns", n_heads * columns)
+        self._copy(x, y, n_heads, columns, first, 0)
+        return y
+
+    def join_heads(self, n_heads: int, *parts: tuple[Buffer, int, int, bool]) -> Buffer:
+        """Heads of columns side by side: (buffer, first column, columns, whether its one head goes to all heads)."""
+        width = sum(columns for _, _, columns, _ in parts)
+        y, at = self._buffer("heads", n_heads * width), 0
+        for x, first, columns, same_for_all in parts:
+            self._copy(x, y, n_heads, columns, first, at, same_for_all)
+            at += columns
+        return y
+
+    def by_head(self, x: Buffer, n_heads: int, columns: int) -> Buffer:
+        """The first columns of each head, rows grouped by head; see kernels/columns.py."""
+        groups = np.zeros((2 + EXPERT_COUNTERS, n_heads), np.int64)
+        y = Buffer(self.scope + "by_head", columns, routing=None)
+        y.routing = Routing(n_heads, n_heads, y, groups)
+        self._copy(x, y, n_heads, columns, 0, 0, groups=groups)
+        return y
+
+    def head_linear(self, x: Buffer, weight: Weight, rows: int) -> Buffer:
+        """Each head's rows times its own matrix of a tensor [n_heads, rows, columns]."""
+        routing, t = x.routing, weight.tensor
+        assert routing is not None and t is not None
+        if t.shape != (routing.n_experts, rows, x.columns):
+            raise GGUFError(f"{self.file.path}: tensor {t.name} has shape {t.shape}, {(routing.n_experts, rows, x.columns)} is needed; the file is damaged")
+        matrices = [TensorInfo(f"{t.name}[{h}]", t.type, (rows, x.columns), t.data[h * rows : (h + 1) * rows]) for h in range(routing.n_experts)]
+        fmt = self.format_of(t)
+        y = self._buffer("head_linear", rows, like=x)
+        args = {"weights": ExpertTensors(matrices, None), "x": self._activations(x, fmt.activations), "y": y, "bias": None, "accumulate": 0, "product": routing.products}
+        self._emit("matmul", weight.name.removesuffix(".weight").removeprefix(self.scope), args, (fmt.name,), like=x)
+        routing.products += 1
+        return y
+
     def output(self, x: Buffer, norm: Weight, head: Weight, eps: float, kind: int = RMS, softcap: float = 0.0, scale: float = 1.0) -> Buffer:
         """Last norm and the logits of the wanted rows, then cap * tanh(logits * scale / cap) if asked for."""
         self.scope = ""

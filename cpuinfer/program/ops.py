@@ -26,6 +26,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "route": ("y",),
     "gather": ("y",),
     "combine": ("y",),
+    "columns": ("y",),
 }
 # These split (token, head) items in order among the threads, all in the same way, so one may follow another on the same heads without a barrier.
 SPLIT_BY_HEADS = ("head_norm", "rope", "store_kv")

@@ -151,9 +151,25 @@ def _combine(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray
     return _put(op, values, y)
 
 
+def _columns(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
+    """Rows by head are [T, n_heads, columns] here."""
+    a = op.args
+    x, n = values[a["x"]], a["n_heads"]
+    heads = x if a["x_by_head"] else x.reshape(len(x), -1, a["x_head_columns"] or x.shape[1])
+    taken = np.broadcast_to(heads[:, :, a["x_first"] : a["x_first"] + a["columns"]], (len(x), n, a["columns"]))
+    if a["y_by_head"]:
+        values[a["y"]] = taken.copy()
+        return values[a["y"]]
+    y = values.setdefault(a["y"], np.zeros((len(x), a["y"].columns), np.float32))
+    y.reshape(len(y), n, -1)[:, :, a["y_first"] : a["y_first"] + a["columns"]] = taken
+    return y
+
+
 def _expert_matmul(op: Op, values: dict) -> np.ndarray:
     a = op.args
-    x, experts = values[a["x"]], values[op.routing.slots][:, 0]  # type: ignore[union-attr]
+    x, slots = values[a["x"]], values[op.routing.slots]  # type: ignore[union-attr]
+    by_head = op.routing.slots.routing is op.routing  # type: ignore[union-attr]
+    experts = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2]) if by_head else slots[:, 0]
     y = np.zeros((*x.shape[:2], a["y"].columns))
     for e, tensor in enumerate(a["weights"].tensors):
         here = experts == e
