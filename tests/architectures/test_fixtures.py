@@ -14,7 +14,7 @@ from cpuinfer.kernels import jit
 
 ARCHITECTURES = set(
     "llama qwen2 qwen3 gemma gemma2 gemma3 phi3 smollm3 olmo2 exaone4 granite command-r cohere2 glm4 nemotron starcoder2 stablelm gpt2 mpt gptneox falcon "
-    "qwen3moe qwen2moe granitemoe gpt-oss".split()
+    "qwen3moe qwen2moe granitemoe gpt-oss deepseek2".split()
 )
 
 
@@ -57,7 +57,7 @@ def test_float_masters_are_within_the_tolerance(fixtures, team) -> None:
         for chunk in (len(entry["tokens"]), 1):
             assert np.abs(logits(fixtures, entry, team, chunk) - expected).max() < tolerance, entry["file"]
         checked += 1
-    assert checked >= 34
+    assert checked >= 35
 
 
 @pytest.mark.parametrize("chunk", [64, 1])
