@@ -32,10 +32,15 @@ def bench(
     json_output: bool = typer.Option(False, "--json"),
     csv_output: bool = typer.Option(False, "--csv"),
     markdown: bool = typer.Option(False, "--markdown"),
+    machine: bool = typer.Option(False, "--machine", help="Measure the machine's limits instead: memory reads, 8-bit products."),
+    profile: bool = typer.Option(False, "--profile", help="Show where the time of a step goes, op by op, for the first -p, -n and -d."),
 ) -> None:
     from ..models import store
 
     terminal = Terminal()
+    if machine:
+        _machine(terminal, _numbers(threads, "-t")[0], repetitions, json_output)
+        return
     path = store.resolve(model, terminal.pulling)
     results = []
     lists = [_numbers(v, flag) for v, flag in ((prompt, "-p"), (generate, "-n"), (depth, "-d"), (threads, "-t"), (batch, "-b"))]
@@ -46,6 +51,9 @@ def bench(
         longest = max(depths) + max([*prompts, *generates]) + 8
         loaded = _load(path, count, longest, max(batches), terminal)
         with loaded:
+            if profile:
+                _profile(terminal, loaded, [n for n in (prompts[0], 1 if generates[0] else 0) if n], depths[0], json_output)
+                return
             bench_one = _Bench(loaded, terminal, repetitions)
             for d in depths:
                 results += [bench_one.prefill(p, d) for p in prompts if p]
@@ -69,6 +77,31 @@ def _load(path: Any, threads: int, context: int, sequences: int, terminal: Termi
     loaded = Model(path, threads=threads or None, context_length=context, max_sequences=sequences, on_progress=terminal.compiling)
     terminal.clear()
     return loaded
+
+
+def _machine(terminal: Terminal, threads: int, repetitions: int, as_json: bool) -> None:
+    from ..engine import measure
+
+    facts = measure.machine(threads or None, repetitions)
+    if as_json:
+        terminal.write(json.dumps(facts, indent=1) + "\n")
+        return
+    terminal.write(f"{facts['cpu']}, {facts['isa']}, {facts['threads']} threads\n")
+    terminal.write(f"memory reads      {facts['read_gb_s']:8.1f} GB/s\n8-bit products    {facts['dot4_gmac_s']:8.1f} G multiply-adds/s\n")
+
+
+def _profile(terminal: Terminal, model: Any, token_counts: list[int], depth: int, as_json: bool) -> None:
+    from ..engine import measure
+
+    reports = {}
+    for tokens in token_counts:
+        rows = reports[f"{'pp' if tokens > 1 else 'tg'}{tokens}@d{depth}"] = measure.profile(model.engine, tokens, depth)
+        if not as_json:
+            terminal.write(f"{tokens} tokens at depth {depth}\n")
+            cells = [[r["op"], str(r["count"]), f"{r['us']:.0f}", f"{r['bytes'] / r['us'] / 1e3:.1f}" if r["bytes"] else "", f"{100 * r['share']:.1f} %"] for r in rows]
+            terminal.table(["op", "count", "µs", "GB/s", "share"], cells)
+    if as_json:
+        terminal.write(json.dumps(reports, indent=1) + "\n")
 
 
 class _Bench:

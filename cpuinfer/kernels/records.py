@@ -77,6 +77,7 @@ RECORDS["combine"] = _record("x x_stride columns n_used slots slots_stride share
 RECORDS["experts"] = _record("kernels record record_bytes patches n_patches groups n_experts few scratch scratch_bytes")
 # Copies columns x_first.. of each head to columns y_first.. of y; by_head: rows are grouped by head (columns.py) and begin with the head's columns. groups: 0, or written.
 RECORDS["columns"] = _record("x x_stride x_head_columns x_first x_by_head n_heads columns groups y y_stride y_head_columns y_first y_by_head")
+RECORDS["probe"] = _record("data bytes repeats result")  # see probe.py
 EXPERT_COUNTERS = 4  # products between two routings that count their rows
 EXPERT_SPARE_ROWS = 8  # after an expert's rows: register tiles and 16-bit codes reach beyond the last one
 
