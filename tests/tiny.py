@@ -34,6 +34,22 @@ LAYOUTS = {
     "gptneox": "norm_bias bias fused_qkv no_gate",
     "falcon": "norm_bias fused_qkv no_gate one_norm second_norm",
     "mpt": "fused_qkv no_gate",
+    "phi2": "norm_bias bias fused_qkv no_gate one_norm output output_bias",
+    "bloom": "norm_bias bias fused_qkv no_gate embedding_norm",
+    "starcoder": "norm_bias bias fused_qkv no_gate positions",
+    "codeshell": "norm_bias bias fused_qkv no_gate output",
+    "qwen": "qkv_bias fused_qkv output",
+    "chatglm": "qkv_bias fused_qkv fused_up output",
+    "orion": "norm_bias output",
+    "arcee": "no_gate",
+    "hunyuan-dense": "head_norms",
+    "seed_oss": "qkv_bias no_ffn_norm post_attention_norm",
+    "internlm2": "output",
+    "ernie4_5": "",
+    "exaone": "",
+    "xverse": "output",
+    "minicpm": "",
+    "baichuan": "output",
     "qwen3moe": "head_norms experts",
     "qwen2moe": "qkv_bias experts shared_expert",
     "granitemoe": "split_experts",
@@ -100,12 +116,13 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
     writer.add_block_count(h["layers"])
     writer.add_context_length(h["context"])
     writer.add_embedding_length(h["dim"])
-    writer.add_feed_forward_length(h["ffn"])
+    writer.add_feed_forward_length(h["ffn"] * (2 if arch == "qwen" else 1))
     writer.add_head_count(h["heads"])
     writer.add_head_count_kv(h["kv_heads"])
     writer.add_key_length(h["head_dim"])
     writer.add_value_length(h["head_dim"])
     writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_layer_norm_eps(1e-6)
     writer.add_rope_freq_base(10000.0)
     writer.add_name(f"tiny {arch}")
     if "experts" in LAYOUTS.get(arch, ""):
@@ -114,9 +131,9 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         writer.add_expert_feed_forward_length(h["ffn"] // 2)
     if arch in ("gemma2", "gemma3", "cohere2", "exaone4", "gpt-oss"):
         writer.add_sliding_window(16)
-    if arch in ("command-r", "cohere2", "granite"):
+    if arch in ("command-r", "cohere2", "granite", "minicpm"):
         writer.add_logit_scale(0.5)
-    if arch == "granite":
+    if arch in ("granite", "minicpm"):
         writer.add_embedding_scale(3.0)
         writer.add_residual_scale(0.4)
         writer.add_attention_scale(0.2)
@@ -180,7 +197,11 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
     writer.add_tensor("token_embd.weight", random_rows(type, len(tokens), h["dim"], rng, 2.0), raw_dtype=gguf.GGMLQuantizationType[type])
     if "positions" in layout:
         writer.add_tensor("position_embd.weight", rng.standard_normal((h["context"], h["dim"])).astype(np.float32))
+    if "embedding_norm" in layout:
+        norm("token_embd_norm")
     norm("output_norm")
+    if "output" in layout:
+        linear("output", len(tokens), h["dim"], "output_bias")
     for i in range(h["layers"]):
         blk = f"blk.{i}."
         if "no_norms" not in layout:
@@ -194,7 +215,7 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         if "second_norm" in layout:
             norm(blk + "attn_norm_2")
         if "fused_qkv" in layout:
-            linear(blk + "attn_qkv", q_rows + 2 * k_rows, h["dim"])
+            linear(blk + "attn_qkv", q_rows + 2 * k_rows, h["dim"], "qkv_bias" if "qkv_bias" in layout else "bias")
         else:
             for name, rows in (("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", k_rows)):
                 linear(blk + name, rows, h["dim"], "qkv_bias")

@@ -1,6 +1,7 @@
 """Decoders with layer norms and an ungated GELU.
 
-GPT-2 has learned positions, MPT has ALiBi, GPT-NeoX and Falcon rotate and run attention and feed-forward in parallel.
+GPT-2 and StarCoder have learned positions, MPT and BLOOM ALiBi (BLOOM norms its embedding too). CodeShell, GPT-NeoX and Falcon rotate; the last two run attention and
+feed-forward in parallel.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def neox_layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -
     return (parallel_layer if Keys(b.file).get("use_parallel_residual", bool, True) else decoder_layer)(b, x, w, hp, i)
 
 
-register(Architecture(("gpt2",), learned_positions, decoder))
+register(Architecture(("gpt2", "starcoder"), learned_positions, decoder))
 register(Architecture(("mpt",), mpt, decoder))
+register(Architecture(("bloom",), partial(gelu, rope_style=None, alibi=8.0), decoder))
+register(Architecture(("codeshell",), partial(gelu, rope_style=HALVES), decoder))
 register(Architecture(("gptneox",), partial(gelu, rope_style=HALVES), partial(decoder, layer=neox_layer)))
 register(Architecture(("falcon",), partial(gelu, rope_style=HALVES), partial(decoder, layer=parallel_layer)))

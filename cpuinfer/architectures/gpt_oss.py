@@ -7,14 +7,14 @@ from functools import partial
 from ..program.builder import Builder, Weights
 from ..program.ops import Buffer
 from . import Architecture, register
-from .decoder import attention, decoder, experts_mlp, norm
+from .decoder import attention, decoder, mlp, norm
 from .hyperparameters import Hyperparameters, read, window_pattern
 from .rope import HALVES
 
 
 def layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
     x = b.add(x, attention(b, norm(b, x, w.attn_norm, hp), w, hp, i))
-    return b.add(x, experts_mlp(b, norm(b, x, w.post_attention_norm, hp), w, hp))
+    return b.add(x, mlp(b, norm(b, x, w.post_attention_norm, hp), w, hp, i))
 
 
 register(Architecture(("gpt-oss",), partial(read, rope_style=HALVES, activation="swiglu_oai", windows=window_pattern(2)), partial(decoder, layer=layer)))

@@ -1,4 +1,7 @@
-"""Llama 1 to 3, Mistral, Mixtral, SmolLM and all that share their layout: RMS norms, interleaved rope (scaled as the file says), SiLU-gated feed-forward."""
+"""Llama 1 to 3, Mistral, Mixtral, SmolLM, InternLM 2, ERNIE 4.5, XVERSE and all that share their layout.
+
+RMS norms, interleaved rope (scaled as the file says), SiLU-gated feed-forward.
+"""
 
 from __future__ import annotations
 
@@ -9,4 +12,4 @@ from .decoder import decoder
 from .hyperparameters import read
 from .rope import INTERLEAVED
 
-register(Architecture(("llama",), partial(read, rope_style=INTERLEAVED), decoder))
+register(Architecture(("llama", "internlm2", "ernie4_5", "xverse"), partial(read, rope_style=INTERLEAVED), decoder))

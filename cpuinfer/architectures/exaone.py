@@ -1,4 +1,7 @@
-"""EXAONE 4: norms after the blocks only, head norms. Where the file has a sliding window, three of four layers use it and only these rotate."""
+"""EXAONE 3: as Llama, but rope on halves of a head.
+
+EXAONE 4: norms after the blocks only, head norms. Where the file has a sliding window, three of four layers use it and only these rotate.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +18,5 @@ def local_ropes(keys: Keys, h: Hyperparameters) -> tuple[Rope | None, ...]:
     return h.ropes if not any(windows) else tuple(rope if window else None for rope, window in zip(h.ropes, windows))
 
 
+register(Architecture(("exaone",), partial(read, rope_style=HALVES), decoder))
 register(Architecture(("exaone4",), partial(read, rope_style=HALVES, windows=window_pattern(4), ropes=local_ropes), decoder))

@@ -1,0 +1,13 @@
+"""Orion: as Llama, with layer norms that have biases."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..program.builder import LAYER
+from . import Architecture, register
+from .decoder import decoder
+from .hyperparameters import read
+from .rope import HALVES
+
+register(Architecture(("orion",), partial(read, rope_style=HALVES, norm_kind=LAYER), decoder))
