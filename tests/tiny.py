@@ -46,6 +46,8 @@ LAYOUTS = {
     "seed_oss": "qkv_bias no_ffn_norm post_attention_norm",
     "internlm2": "output",
     "ernie4_5": "",
+    "olmo": "no_norms no_output_norm",
+    "mistral3": "",
     "exaone": "",
     "xverse": "output",
     "minicpm": "",
@@ -137,6 +139,12 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         writer.add_embedding_scale(3.0)
         writer.add_residual_scale(0.4)
         writer.add_attention_scale(0.2)
+    if arch == "mistral3":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(8.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+        writer.add_rope_scaling_yarn_log_mul(1.0)
+        writer.add_attn_temperature_scale(0.3)
     if arch == "mpt":
         writer.add_max_alibi_bias(8.0)
     if tok == "spm":
@@ -199,7 +207,8 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         writer.add_tensor("position_embd.weight", rng.standard_normal((h["context"], h["dim"])).astype(np.float32))
     if "embedding_norm" in layout:
         norm("token_embd_norm")
-    norm("output_norm")
+    if "no_output_norm" not in layout:
+        norm("output_norm")
     if "output" in layout:
         linear("output", len(tokens), h["dim"], "output_bias")
     for i in range(h["layers"]):

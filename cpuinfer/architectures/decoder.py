@@ -45,10 +45,10 @@ def qk_norm(b: Builder, x: Buffer, weight: Any, n_heads: int, hp: Hyperparameter
     return norm(b, x, weight, hp) if hp.whole_row_qk_norm else b.head_norm(x, weight, n_heads, hp.norm_eps, hp.norm_kind)
 
 
-def norm_and_rope(b: Builder, x: Buffer, weight: Any, n_heads: int, hp: Hyperparameters, i: int, label: str) -> Buffer:
+def norm_and_rope(b: Builder, x: Buffer, weight: Any, n_heads: int, hp: Hyperparameters, rope: Any, label: str) -> Buffer:
     if hp.rope_before_norm:
-        return qk_norm(b, b.rope(x, n_heads, hp.ropes[i], label), weight, n_heads, hp)
-    return b.rope(qk_norm(b, x, weight, n_heads, hp), n_heads, hp.ropes[i], label)
+        return qk_norm(b, b.rope(x, n_heads, rope, label), weight, n_heads, hp)
+    return b.rope(qk_norm(b, x, weight, n_heads, hp), n_heads, rope, label)
 
 
 def attention(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffer:
@@ -59,8 +59,8 @@ def attention(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) ->
         b.matrix(fused, hp.dim, q_rows + k_rows + v_rows)
         parts = (fused.rows(0, q_rows), fused.rows(q_rows, q_rows + k_rows), fused.rows(q_rows + k_rows, q_rows + k_rows + v_rows))
     q, k, v = b.linear(h, *parts, rows=(q_rows, k_rows, v_rows))
-    q = norm_and_rope(b, q, w.attn_q_norm, n_heads, hp, i, "rope_q")
-    k = norm_and_rope(b, k, w.attn_k_norm, n_kv_heads, hp, i, "rope_k")
+    q = norm_and_rope(b, q, w.attn_q_norm, n_heads, hp, (hp.query_ropes or hp.ropes)[i], "rope_q")
+    k = norm_and_rope(b, k, w.attn_k_norm, n_kv_heads, hp, hp.ropes[i], "rope_k")
     layer = b.store_kv(k, v, n_kv_heads)
     a = b.attention(q, layer, n_heads, hp.attention_scale, hp.windows[i], hp.attention_softcap, hp.alibi, w.attn_sinks.tensor)
     return b.linear(a, w.attn_output, rows=(hp.dim,))

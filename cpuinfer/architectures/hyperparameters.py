@@ -33,7 +33,8 @@ class Hyperparameters:
     """Sizes are counts of elements. windows: attention window per layer, None for the whole context. Softcaps of 0 are absent.
 
     norm_kind: builder.RMS or LAYER, of all norms. whole_row_qk_norm: query and key norms run over all heads of a row at once. alibi: largest bias of a key's distance, 0 for
-    none. rope_before_norm: queries and keys are rotated, then normed. residual_scale: of what each block adds. logit_scale: of the logits.
+    none. rope_before_norm: queries and keys are rotated, then normed. query_ropes: where they differ from
+    those of keys. residual_scale: of what each block adds. logit_scale: of the logits.
     """
 
     n_layers: int
@@ -56,6 +57,7 @@ class Hyperparameters:
     norm_kind: int = RMS
     whole_row_qk_norm: bool = False
     rope_before_norm: bool = False
+    query_ropes: tuple[Rope | None, ...] | None = None
     alibi: float = 0.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0

@@ -19,12 +19,14 @@ INTERLEAVED, HALVES = 0, 1  # pairs (0, 1), (2, 3) ... or (0, dim/2), (1, dim/2 
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """dim: rotated elements of a head. frequencies: float64[dim/2], radians per position."""
+    """dim: rotated elements of a head. frequencies: float64[dim/2], radians per position. growth: with each `span` of positions the magnitude grows by its logarithm."""
 
     dim: int
     style: int
     frequencies: np.ndarray
     magnitude: float = 1.0
+    growth: float = 0.0
+    span: int = 1
 
 
 def make_rope(dim: int, style: int, base: float, scale: float = 1.0, factors: np.ndarray | None = None, magnitude: float = 1.0) -> Rope:

@@ -46,8 +46,8 @@ RECORDS: dict[str, np.dtype] = {
     # y[t, r] (+)= weights[r] . x[t] + bias[r].  Q8 activations (x codes) or f32 ones, as the format wants.   variants: (format,)
     # accumulate: 1 adds to y. per_logit_row: T is n_logit_rows. scratch: per-thread scratch, scratch_bytes each; see matmul_scratch_bytes.
     "matmul": _record("weights row_bytes rows columns x x_scales x_sums x_sums16 x_stride y y_stride bias accumulate counter scratch scratch_bytes per_logit_row"),
-    # table[t] = [dimensions/2 cosines, dimensions/2 sines] of positions[t] * frequencies (f64[dimensions/2]), times magnitude
-    "rope_table": _record("frequencies dimensions table table_stride", "magnitude"),
+    # table[t] = [dimensions/2 cosines, dimensions/2 sines] of positions[t] * frequencies (f64[dimensions/2]), times magnitude * (1 + growth * log(1 + positions[t] // span))
+    "rope_table": _record("frequencies dimensions span table table_stride", "magnitude growth"),
     # In place on heads of x[t] = [n_heads, head_dim]: rotates the first `dimensions` of each head. style 0: interleaved pairs, 1: halves.
     "rope": _record("x x_stride n_heads head_dim dimensions style table table_stride"),
     # In place: RMS (kind 0) or layer (1) norm of each head; weight f32[head_dim], or [n_heads, head_dim] if per_head

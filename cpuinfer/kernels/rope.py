@@ -17,10 +17,14 @@ def rope_table(op, batch, rank, size):
     share = (items + size - 1) // size
     for item in range(rank * share, min(items, rank * share + share)):
         token, i = item // half, item % half
-        angle = load_i32(batch.positions + 4 * token) * load_f64(op.frequencies + 8 * i)
+        position = load_i32(batch.positions + 4 * token)
+        angle = position * load_f64(op.frequencies + 8 * i)
+        magnitude = op.magnitude
+        if op.growth != 0:
+            magnitude *= 1 + op.growth * math.log(1.0 + position // op.span)
         row = op.table + 4 * op.table_stride * token
-        store_f32(row + 4 * i, np.float32(math.cos(angle) * op.magnitude))
-        store_f32(row + 4 * (half + i), np.float32(math.sin(angle) * op.magnitude))
+        store_f32(row + 4 * i, np.float32(math.cos(angle) * magnitude))
+        store_f32(row + 4 * (half + i), np.float32(math.sin(angle) * magnitude))
 
 
 @op_kernel("rope")

@@ -148,9 +148,9 @@ class Builder:
         self._emit("embedding", label, {"weights": tensor, "y": y, "by_position": int(by_position), "scale": scale}, (self.format_of(tensor).name,))
         return y
 
-    def norm(self, x: Buffer, weight: Weight, eps: float, kind: int = RMS, gather: bool = False) -> Buffer:
-        """RMS or layer norm of rows; the identity if the file has no such weight. gather: only the rows whose logits are wanted."""
-        if not weight and not gather:
+    def norm(self, x: Buffer, weight: Weight, eps: float, kind: int = RMS, gather: bool = False, always: bool = False) -> Buffer:
+        """RMS or layer norm of rows; the identity if the file has no such weight, unless always. gather: only the rows whose logits are wanted."""
+        if not (weight or gather or always):
             return x
         y = Buffer(self.scope + "norm", x.columns, "f32", per_logit_row=gather)
         vectors = {"weight": self.vector(weight.tensor, x.columns), "bias": self.vector(weight.bias, x.columns)}
@@ -182,9 +182,9 @@ class Builder:
             results.append(y)
         return results if len(weights) > 1 else results[0]
 
-    def head_norm(self, x: Buffer, weight: Weight, n_heads: int, eps: float, kind: int = RMS) -> Buffer:
-        """Norm of each head, in place; the weight has one value per element of a head, or one set per head."""
-        if not weight:
+    def head_norm(self, x: Buffer, weight: Weight, n_heads: int, eps: float, kind: int = RMS, always: bool = False) -> Buffer:
+        """Norm of each head, in place; the weight has one value per element of a head, or one set per head. Without weight the identity, unless always."""
+        if not (weight or always):
             return x
         head_dim = x.columns // n_heads
         per_head = weight.tensor is not None and weight.tensor.n_elements != head_dim
@@ -200,7 +200,8 @@ class Builder:
             return x
         if id(rope) not in self._tables:
             table = Buffer(f"rope_table{len(self._tables)}", rope.dim)
-            op = Op("rope_table", table.name, {"frequencies": rope.frequencies, "dimensions": rope.dim, "table": table, "magnitude": rope.magnitude})
+            table_args = {"frequencies": rope.frequencies, "dimensions": rope.dim, "table": table, "magnitude": rope.magnitude, "growth": rope.growth, "span": rope.span}
+            op = Op("rope_table", table.name, table_args)
             self.ops.insert(0, op)
             self._tables[id(rope)] = table
         args = {"x": x, "n_heads": n_heads, "head_dim": x.columns // n_heads, "dimensions": rope.dim, "style": rope.style, "table": self._tables[id(rope)]}

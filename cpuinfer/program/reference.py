@@ -190,7 +190,8 @@ def _matmul(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
 
 def _rope_table(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
     angles = batch.positions[:, None].astype(np.float64) * op.args["frequencies"]
-    values[op.args["table"]] = (np.concatenate([np.cos(angles), np.sin(angles)], 1) * op.args["magnitude"]).astype(np.float32)
+    magnitude = op.args["magnitude"] * (1 + op.args["growth"] * np.log1p(batch.positions[:, None] // op.args["span"]))
+    values[op.args["table"]] = (np.concatenate([np.cos(angles), np.sin(angles)], 1) * magnitude).astype(np.float32)
     return values[op.args["table"]]
 
 

@@ -15,7 +15,7 @@ from program.test_reference_and_kernels import GELU, exact
 
 # name -> (architecture, changes of the tiny model). Sizes that steer what an architecture does are those of the published models.
 CASES: dict[str, tuple[str, dict[str, int]]] = {
-    name: (name, {}) for name in "arcee bloom chatglm codeshell ernie4_5 exaone hunyuan-dense internlm2 minicpm orion phi2 seed_oss starcoder xverse".split()
+    name: (name, {}) for name in "arcee bloom chatglm codeshell ernie4_5 exaone hunyuan-dense internlm2 minicpm mistral3 olmo orion phi2 seed_oss starcoder xverse".split()
 }
 CASES |= {
     "baichuan-7b": ("baichuan", {"layers": 32}),
