@@ -1,7 +1,7 @@
 """Matrix product of quantized weights and quantized activations: y[t, r] (+)= weights[r] . x[t] + bias[r].
 
 Three drivers over the same strips. vector: one token with 16-bit activations, rows read once from the file's own layout at memory speed, two at a time. few: up to 16 tokens
-with 8-bit activations, each strip decoded once for four of them. many (panels.py): row tiles unpacked into the thread's scratch as panels of 8-bit codes, then
+with 8-bit activations, each strip decoded once for two of them. many (panels.py): row tiles unpacked into the thread's scratch as panels of 8-bit codes, then
 register tiles of rows x tokens.
 
 With w = scale * (code - zero) + minimum and x = x_scale * x_code, group g of a row adds scale[g] * x_scale[g] * sum(code * x_code) + (minimum[g] - zero * scale[g]) * sum(x).
@@ -217,61 +217,85 @@ def dot_strip(acc, codes, x, products):
 
 
 @njit
-def dot_unit_4(a, b, c, d, unit, part, x, s, products, t):
-    """One strip, four tokens; s, t: bytes from token to token of codes and products."""
+def dot_pair(a, b, unit, part, x, s, products, t):
+    """One strip, two tokens; s, t: bytes from token to token of codes and products."""
     codes = strip(unit, part)[0]
-    a = dot_strip(a, codes, x, products)
-    b = dot_strip(b, codes, x + s, products + t)
-    c = dot_strip(c, codes, x + 2 * s, products + 2 * t)
-    d = dot_strip(d, codes, x + 3 * s, products + 3 * t)
-    return a, b, c, d
+    x, products = x + 64 * part, products + 4 * (64 // GROUP) * part
+    return dot_strip(a, codes, x, products), dot_strip(b, codes, x + s, products + t)
 
 
 @njit
-def row_codes_4(row, units, x, s, products, t):
-    """Sums of a row for four tokens."""
-    a, b, c, d = zero_f32x16(), zero_f32x16(), zero_f32x16(), zero_f32x16()
-    step = 4 * (64 // GROUP)
+def codes_of_two_tokens(row, units, x, s, products, t):
+    """Sums of a row for two tokens: more accumulators would not stay in the registers of AVX2."""
+    a, b = zero_f32x16(), zero_f32x16()
     for _ in range(units):
-        prefetch(row + AHEAD)
-        a, b, c, d = dot_unit_4(a, b, c, d, row, 0, x, s, products, t)
+        a, b = dot_pair(a, b, row, 0, x, s, products, t)
         if PARTS > 1:
-            a, b, c, d = dot_unit_4(a, b, c, d, row, 1, x + 64, s, products + step, t)
-            a, b, c, d = dot_unit_4(a, b, c, d, row, 2, x + 128, s, products + 2 * step, t)
-            a, b, c, d = dot_unit_4(a, b, c, d, row, 3, x + 192, s, products + 3 * step, t)
+            a, b = dot_pair(a, b, row, 1, x, s, products, t)
+            a, b = dot_pair(a, b, row, 2, x, s, products, t)
+            a, b = dot_pair(a, b, row, 3, x, s, products, t)
         row += UNIT_BYTES
         x += UNIT_WEIGHTS
-        products += step * PARTS
-    return fold(a), fold(b), fold(c), fold(d)
+        products += 4 * (UNIT_WEIGHTS // GROUP)
+    return fold(a), fold(b)
+
+
+@njit
+def decode_scales(row, units, scales, factors):
+    """A row's scales and minimums as f32, once for all tokens; factors are what sums of activations are multiplied with."""
+    for i in range(0, units, 256 // UNIT_WEIGHTS):
+        for line in range(0, 256 // UNIT_WEIGHTS * UNIT_BYTES, 64):
+            prefetch(row + i * UNIT_BYTES + AHEAD + line)
+        scale, minimum = scales_of_256(row + i * UNIT_BYTES)
+        g = 4 * i * (UNIT_WEIGHTS // GROUP)
+        if GROUP == 16:
+            store_f32x16(scales + g, scale)
+            store_f32x16(factors + g, minimum if HAS_MINIMUM else scale)
+        else:
+            store_f32x8(scales + g, scale)
+            store_f32x8(factors + g, minimum if HAS_MINIMUM else scale)
+
+
+@njit
+def token_products(groups, scales, factors, products, x_scales, x_sums, x_sums16):
+    """A token's products of a row, and its rest as f32x8."""
+    rest = no_rest()
+    if GROUP == 16:
+        for g in range(0, groups, 16):
+            store_f32x16(products + 4 * g, mul(load_f32x16(scales + 4 * g), each_twice(load_f32x8(x_scales + 2 * g))))
+            rest = fma(load_f32x16(factors + 4 * g), load_f32x16(x_sums16 + 4 * g), rest)
+    else:
+        for g in range(0, groups, 8):
+            store_f32x8(products + 4 * g, mul(load_f32x8(scales + 4 * g), load_f32x8(x_scales + 4 * g)))
+            rest = fma(load_f32x8(factors + 4 * g), load_f32x8(x_sums + 4 * g), rest)
+    return fold_rest(rest)
 
 
 @op_kernel("matmul", name="matmul_few", variants="format")
 def matmul_few(op, batch, rank, size):
     tokens = batch.n_logit_rows if op.per_logit_row else batch.n_tokens
     units = (op.row_bytes + UNIT_BYTES - 1) // UNIT_BYTES
-    step = 4 * (op.x_stride // GROUP + 16)  # bytes of products from token to token; vector stores may run over a row's end
-    products = op.scratch + rank * op.scratch_bytes
-    copy = products + 4 * step
+    groups = units * (UNIT_WEIGHTS // GROUP)
+    step = 4 * (op.x_stride // GROUP + 16)  # bytes of scales or products of a row
+    scales = op.scratch + rank * op.scratch_bytes
+    factors = scales + step
+    products = factors + step
+    copy = products + 2 * step
     end_of_weights = op.weights + op.rows * op.row_bytes
-    per_token = op.x_stride // 32 * 4  # bytes of scales from token to token
+    per_token = op.x_stride // 32 * 4  # bytes of activation scales from token to token
     while True:
         first, end = claim(op.counter, op.rows, size)
         if first >= op.rows:
             break
         for r in range(first, end):
             row = readable(op.weights + r * op.row_bytes, op.row_bytes, end_of_weights, copy)
-            # The last group of four may reach beyond the last token: rows of activations have room for that, its results are not stored.
-            for token in range(0, tokens, 4):
-                a, b, c, d = zero_f32x8(), zero_f32x8(), zero_f32x8(), zero_f32x8()
-                for i in range(4):
-                    at = (token + i) * per_token
-                    rest = row_scales(row, units, products + i * step, op.x_scales + at, op.x_sums + at, op.x_sums16 + 2 * at)
-                    a, b, c, d = b, c, d, rest
-                e, f, g, h = row_codes_4(row, units, op.x + token * op.x_stride, op.x_stride, products, step)
-                put(op, token, r, sum_lanes(add(a, e)))
+            decode_scales(row, units, scales, factors)
+            # The last pair may reach beyond the last token: rows of activations have room for that, its result is not stored.
+            for token in range(0, tokens, 2):
+                at, after = token * per_token, token * per_token + per_token
+                a = token_products(groups, scales, factors, products, op.x_scales + at, op.x_sums + at, op.x_sums16 + 2 * at)
+                b = token_products(groups, scales, factors, products + step, op.x_scales + after, op.x_sums + after, op.x_sums16 + 2 * after)
+                c, d = codes_of_two_tokens(row, units, op.x + token * op.x_stride, op.x_stride, products, step)
+                put(op, token, r, sum_lanes(add(a, c)))
                 if token + 1 < tokens:
-                    put(op, token + 1, r, sum_lanes(add(b, f)))
-                if token + 2 < tokens:
-                    put(op, token + 2, r, sum_lanes(add(c, g)))
-                if token + 3 < tokens:
-                    put(op, token + 3, r, sum_lanes(add(d, h)))
+                    put(op, token + 1, r, sum_lanes(add(b, d)))
