@@ -2,9 +2,9 @@
 
     python scripts/bench_types.py [-t THREADS] [-r REPETITIONS] [TYPE ...]
 
-decode: one token over as many different matrices as the last-level cache cannot hold; GB/s of weights read, and their share of what the same threads read when they
-only add up numbers. prefill: 512 tokens over one matrix; 1e9 multiply-adds a second, and their share of byte dot products with nothing else to do but one load each.
-A share may exceed 100 %: small codes need fewer instructions than a byte dot product on AVX2. Types of floats have no share of it. Run on an idle machine.
+decode: one token over as many different matrices as the last-level cache cannot hold; GB/s of weights read, and their share of the machine's reads. prefill: 512 tokens over
+one matrix; 1e9 multiply-adds a second, and their share of the machine's 8-bit products (of 4-bit codes, which AVX2 adds up faster than larger ones). What the machine can
+do is measured as `cpuinfer bench --machine` does. Types of floats have no share of 8-bit products. Run on an idle machine; the lines are rows of a Markdown table.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 
+from cpuinfer.engine import measure
 from cpuinfer.formats import quants
 from cpuinfer.formats.gguf import TensorInfo
 from cpuinfer.formats.types import GGML_TYPES
-from cpuinfer.kernels import isa, jit
+from cpuinfer.kernels import jit
 from cpuinfer.kernels.records import BATCH
 from cpuinfer.kernels.team import Team
 from cpuinfer.program.ops import Buffer, Op
@@ -39,43 +39,6 @@ def seconds(function: Callable[[], object], repetitions: int) -> float:
         function()
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
-
-
-def memory_rate(threads: int, repetitions: int, size: int) -> float:
-    """Bytes a second that so many threads read from memory: numpy sums over parts of an array."""
-    parts = np.array_split(np.ones(size // 8), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        return size / seconds(lambda: list(pool.map(np.sum, parts)), repetitions)
-
-
-def dot_rate(threads: int, repetitions: int) -> float:
-    """Multiply-adds a second of dot4_u7i8 on codes in the first-level cache, five sums at a time."""
-    from numba import cfunc, types
-
-    from cpuinfer.kernels import simd
-
-    size, rounds = 64 * 5 * 40, 2000
-
-    @cfunc(types.void(types.int64, types.int64))
-    def dots(codes, result):
-        x = simd.load_u8x64(codes)
-        a = b = c = d = e = simd.zero_i32x16()
-        for _ in range(rounds):
-            for i in range(codes, codes + size, 320):
-                a = simd.dot4_u7i8(a, simd.load_u8x64(i), x)
-                b = simd.dot4_u7i8(b, simd.load_u8x64(i + 64), x)
-                c = simd.dot4_u7i8(c, simd.load_u8x64(i + 128), x)
-                d = simd.dot4_u7i8(d, simd.load_u8x64(i + 192), x)
-                e = simd.dot4_u7i8(e, simd.load_u8x64(i + 256), x)
-        simd.store_i32x16(result, simd.add(simd.add(simd.add(a, b), simd.add(c, d)), e))
-
-    memory = np.ones((threads, size + 64), np.uint8)
-
-    def run(row: np.ndarray) -> None:
-        dots.ctypes(row.ctypes.data, row[size:].ctypes.data)
-
-    with ThreadPoolExecutor(threads) as pool:
-        return threads * rounds * size / seconds(lambda: list(pool.map(run, memory)), repetitions)
 
 
 def random_matrix(fmt: quants.Format, rows: int, columns: int) -> np.ndarray:
@@ -120,18 +83,21 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=8192)
     parser.add_argument("--megabytes", type=int, default=256, help="weights that decoding reads; several times the last-level cache")
     options = parser.parse_args()
+    limits = measure.machine(options.threads, options.repetitions)
+    print(f"{limits['cpu']} ({limits['isa']}), {limits['threads']} threads, {options.rows} x {options.columns}: ", end="")
+    print(f"reads {limits['read_gb_s']:.1f} GB/s, 8-bit products {limits['dot4_gmac_s']:.0f} GMAC/s\n")
+    print("| type | bits | decode GB/s | share | prefill GMAC/s | share |\n| --- | --- | --- | --- | --- | --- |")
     with Team(options.threads) as team:
-        memory, dots = memory_rate(team.size, options.repetitions, options.megabytes << 20), dot_rate(team.size, options.repetitions)
-        print(f"{jit.cpu_name()} ({isa.current()}), {team.size} threads, {options.rows} x {options.columns}: memory {memory / 1e9:.1f} GB/s, byte dots {dots / 1e9:.0f} GMAC/s")
-        print(f"{'type':8} {'bits':>5}  {'decode GB/s':>12} {'share':>6}  {'prefill GMAC/s':>15} {'share':>6}")
         for name in options.types or quants.matrix_types():
+            limits = measure.machine(options.threads, options.repetitions)  # again: on a shared machine they drift
             fmt = quants.for_matrix(name)
             matrix = random_matrix(fmt, options.rows, options.columns)
             matrices = np.repeat(matrix[None], max(2, (options.megabytes << 20) // matrix.nbytes), axis=0)
-            decode = matrices.nbytes / seconds(runner(team, fmt, matrices, options.columns, 1), options.repetitions)
-            prefill = TOKENS * options.rows * options.columns / seconds(runner(team, fmt, matrix[None], options.columns, TOKENS), options.repetitions)
-            share = f"{prefill / dots:6.0%}" if fmt.activations == "q8" else "     -"
-            print(f"{name:8} {8 * fmt.block_bytes / fmt.weights:5.2f}  {decode / 1e9:12.1f} {decode / memory:6.0%}  {prefill / 1e9:15.0f} {share}", flush=True)
+            decode = matrices.nbytes / seconds(runner(team, fmt, matrices, options.columns, 1), options.repetitions) / 1e9
+            prefill = TOKENS * options.rows * options.columns / seconds(runner(team, fmt, matrix[None], options.columns, TOKENS), options.repetitions) / 1e9
+            share = f"{prefill / limits['dot4_gmac_s']:.0%}" if fmt.activations == "q8" else ""
+            bits = f"{8 * fmt.block_bytes / fmt.weights:.4g}"
+            print(f"| {name} | {bits} | {decode:.1f} | {decode / limits['read_gb_s']:.0%} | {prefill:.0f} | {share} |", flush=True)
 
 
 def runner(team: Team, fmt: quants.Format, matrices: np.ndarray, columns: int, tokens: int) -> Callable[[], None]:
