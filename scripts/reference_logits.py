@@ -44,15 +44,13 @@ def logits(path: Path, tokens: list[int]) -> np.ndarray:
 
 def main() -> None:
     import test_reference_logits as test
-    import tiny
     from program.test_reference_and_kernels import TOKENS
 
     target = TESTS / "architectures" / "reference_logits.json"
     kept = test.reference_logits() if sys.argv[1:] else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or test.CASES:
-            arch, changes = test.CASES[name]
-            rows = logits(tiny.model(Path(folder) / f"{name}.gguf", arch, **changes), TOKENS)
+            rows = logits(test.write(name, Path(folder) / f"{name}.gguf"), TOKENS)
             kept[name] = [[round(float(v), 5) for v in row] for row in rows[test.POSITIONS, test.VOCABULARY]]
     lines = [f'"{name}": {json.dumps(kept[name])}' for name in sorted(kept)]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -54,7 +54,8 @@ def choose(op, logits, scores, slots):
     factor = np.float32(op.scale / max(chosen, 1e-20)) if op.normalize else np.float32(op.scale)
     for k in range(op.n_used):
         at = slots + 4 * (op.n_used + k)
-        store_f32(at, load_f32(at) * factor)
+        own = load_f32(op.scales + 4 * load_i32(slots + 4 * k)) if op.scales else np.float32(1)
+        store_f32(at, load_f32(at) * factor * own)
 
 
 @op_kernel("route")

@@ -70,8 +70,9 @@ RECORDS: dict[str, np.dtype] = {
 }
 
 # Mixtures of experts, see experts.py. route: x are the router's logits; sigmoid: scores are sigmoids, else a softmax over all experts; bias: f32[n_experts] added for the
-# choice only; normalize: the weights of a token sum to scale, else they are scores times scale.
-RECORDS["route"] = _record("x x_stride n_experts n_used sigmoid normalize bias groups y y_stride scratch scratch_bytes", "scale")
+# choice only; normalize: the weights of a token sum to scale, else they are scores times scale. scales: f32[n_experts] or 0, factors of the weights
+# at last.
+RECORDS["route"] = _record("x x_stride n_experts n_used sigmoid normalize bias scales groups y y_stride scratch scratch_bytes", "scale")
 RECORDS["gather"] = _record("x x_stride columns n_used slots slots_stride y y_stride")
 RECORDS["combine"] = _record("x x_stride columns n_used slots slots_stride shared shared_stride gate gate_stride y y_stride")
 RECORDS["experts"] = _record("kernels record record_bytes patches n_patches groups n_experts few scratch scratch_bytes")

@@ -72,6 +72,13 @@ class Weights:
         self._used |= {t.name for t in found if t}
         return Weight(f"{full}.weight", *found)
 
+    def tensor(self, name: str) -> TensorInfo | None:
+        """Any tensor by its full name under the prefix, such as ffn_gate_inp.scale."""
+        found = self._file.tensors.get(self._prefix + name)
+        if found:
+            self._used.add(found.name)
+        return found
+
     def check_all_used(self, architecture: str, ignored: tuple[str, ...] = ()) -> None:
         """A tensor that the architecture does not know would silently change nothing: refuse the file instead."""
         for name in self._file.tensors:
@@ -256,10 +263,18 @@ class Builder:
         self._emit("add", "add", {"a": a, "b": b, "columns": a.columns, "y": y, "scale": scale, "b_scale": b_scale})
         return y
 
+    def scale(self, x: Buffer, factor: float) -> Buffer:
+        """x * factor"""
+        y = self._buffer("scaled", x.columns, like=x)
+        self._emit("add", "scale", {"a": x, "b": None, "columns": x.columns, "y": y, "scale": factor, "b_scale": 0.0})
+        return y
+
     # ---- experts -------------------------------------------------------------------------------------------------------------------
 
-    def route(self, logits: Buffer, n_used: int, sigmoid: bool = False, bias: TensorInfo | None = None, normalize: bool = True, scale: float = 1.0) -> Routing:
-        """Deals each token out to its n_used best experts. logits: the router's, [tokens, n_experts]. See kernels/experts.py."""
+    def route(
+        self, logits: Buffer, n_used: int, sigmoid: bool = False, bias: TensorInfo | None = None, normalize: bool = True, scale: float = 1.0, scales: TensorInfo | None = None
+    ) -> Routing:
+        """Deals each token out to its n_used best experts. logits: the router's, [tokens, n_experts]; scales: of each expert's result. See kernels/experts.py."""
         n_experts = logits.columns
         if not 0 < n_used <= n_experts:
             raise GGUFError(f"{self.file.path}: {n_used} of {n_experts} experts cannot be used; the expert counts are damaged")
@@ -268,7 +283,7 @@ class Builder:
             self._groups[n_experts] = np.zeros((2 + EXPERT_COUNTERS, n_experts), np.int64)
         routing = Routing(n_experts, n_used, slots, self._groups[n_experts])
         args = {"x": logits, "y": slots, "n_experts": n_experts, "n_used": n_used, "sigmoid": int(sigmoid), "normalize": int(normalize)}
-        self._emit("route", "route", args | {"bias": self.vector(bias, n_experts), "groups": routing.groups, "scale": scale})
+        self._emit("route", "route", args | {"bias": self.vector(bias, n_experts), "scales": self.vector(scales, n_experts), "groups": routing.groups, "scale": scale})
         return routing
 
     def gather(self, x: Buffer, routing: Routing) -> Buffer:
@@ -277,26 +292,27 @@ class Builder:
         self._emit("gather", "gather", {"x": x, "columns": x.columns, "n_used": routing.n_used, "slots": routing.slots, "y": y})
         return y
 
-    def expert_tensors(self, w: Weights, name: str, rows: int, columns: int, n_experts: int) -> ExpertTensors:
-        """Matrices [rows, columns] of all experts: one tensor `name_exps`, or one each, `name.0` and so on."""
+    def expert_tensors(self, w: Weights, name: str, rows: int, columns: int, n_experts: int, part: int = 0, parts: int = 1) -> ExpertTensors:
+        """Matrices [rows, columns] of all experts: one tensor `name_exps`, or one each, `name.0` and so on. part of parts: these rows of a tensor with more of them."""
         merged = getattr(w, f"{name}_exps")
         if merged:
             t = merged.tensor
-            if t.shape != (n_experts, rows, columns):
-                raise GGUFError(f"{self.file.path}: tensor {t.name} has shape {t.shape}, {(n_experts, rows, columns)} is needed; the file is damaged")
-            tensors = [TensorInfo(f"{t.name}[{e}]", t.type, (rows, columns), t.data[e * rows : (e + 1) * rows]) for e in range(n_experts)]
+            if t.shape != (n_experts, parts * rows, columns):
+                raise GGUFError(f"{self.file.path}: tensor {t.name} has shape {t.shape}, {(n_experts, parts * rows, columns)} is needed; the file is damaged")
+            starts = [(parts * e + part) * rows for e in range(n_experts)]
+            tensors = [TensorInfo(f"{t.name}[{e}]", t.type, (rows, columns), t.data[start : start + rows]) for e, start in enumerate(starts)]
             biases = None
-            if merged.bias is not None:
+            if merged.bias is not None and parts == 1:
                 biases = np.zeros((n_experts, round_up(rows, 16)), np.float32)
                 biases[:, :rows] = self.vector(merged.bias, n_experts * rows)[: n_experts * rows].reshape(n_experts, rows)  # type: ignore[index]
             return ExpertTensors(tensors, biases)
         return ExpertTensors([self.matrix(getattr(w, f"{name}.{e}"), columns, rows) for e in range(n_experts)], None)
 
-    def expert_linear(self, x: Buffer, w: Weights, name: str, rows: int) -> Buffer:
-        """Each expert's rows times its own matrix."""
+    def expert_linear(self, x: Buffer, w: Weights, name: str, rows: int, part: int = 0, parts: int = 1) -> Buffer:
+        """Each expert's rows times its own matrix; see expert_tensors."""
         routing = x.routing
         assert routing is not None and routing.products < EXPERT_COUNTERS
-        tensors = self.expert_tensors(w, name, rows, x.columns, routing.n_experts)
+        tensors = self.expert_tensors(w, name, rows, x.columns, routing.n_experts, part, parts)
         fmt = self.format_of(tensors.tensors[0])
         y = self._buffer(name, rows, like=x)
         args = {"weights": tensors, "x": self._activations(x, fmt.activations), "y": y, "bias": tensors.biases, "accumulate": 0, "product": routing.products}

@@ -134,6 +134,8 @@ def _route(op: Op, batch: Batch, values: dict, program: Program) -> np.ndarray:
     weights = np.take_along_axis(scores, experts, -1)
     if a["normalize"]:
         weights = weights / weights.sum(-1, keepdims=True)
+    if a["scales"] is not None:
+        weights = weights * a["scales"][experts]
     values[a["y"]] = np.stack([experts, weights * a["scale"]], 1)
     return values[a["y"]]
 

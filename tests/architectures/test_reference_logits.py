@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gemma4_model
 import numpy as np
 import pytest
 import tiny
-from program.test_reference_and_kernels import GELU, exact
+from program.test_reference_and_kernels import GELU, compiled, exact
 
 # name -> (architecture, changes of the tiny model). Sizes that steer what an architecture does are those of the published models.
 CASES: dict[str, tuple[str, dict[str, int]]] = {
@@ -24,7 +25,17 @@ CASES |= {
     "qwen": ("qwen", {"kv_heads": 4}),
     "bloom-six-heads": ("bloom", {"dim": 96, "heads": 6, "kv_heads": 6}),
 }
+GEMMA4 = ("small", "large", "experts", "split_experts")
+CASES |= {f"gemma4-{kind}": ("gemma4", {}) for kind in GEMMA4}
 POSITIONS, VOCABULARY = [0, 1, 17, 59], slice(3, None, 31)  # the sample
+
+
+def write(name: str, path: Path) -> Path:
+    """The model of a case."""
+    if name.startswith("gemma4-"):
+        return gemma4_model.write(path, name.removeprefix("gemma4-"))
+    arch, changes = CASES[name]
+    return tiny.model(path, arch, **changes)
 
 
 def reference_logits() -> dict[str, list[list[float]]]:
@@ -33,12 +44,20 @@ def reference_logits() -> dict[str, list[list[float]]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_tiny_models_have_the_logits_that_llama_cpp_computes(name, tmp_path) -> None:
-    arch, changes = CASES[name]
-    got = exact(tiny.model(tmp_path / "m.gguf", arch, **changes))[POSITIONS, VOCABULARY]
+    got = exact(write(name, tmp_path / "m.gguf"))[POSITIONS, VOCABULARY]
     expected = np.array(reference_logits()[name])
     assert expected.std() > 0.5
     # GELU rounds to half precision in both, where a last bit may flip.
-    assert np.abs(got - expected).max() < (1e-2 if arch in GELU else 5e-4)
+    assert np.abs(got - expected).max() < (1e-2 if CASES[name][0] in GELU else 5e-4)
+
+
+@pytest.mark.parametrize("kind", GEMMA4)
+def test_gemma4_runs_the_same_however_the_text_is_cut(kind, team, tmp_path) -> None:
+    path = gemma4_model.write(tmp_path / "m.gguf", kind)
+    expected = exact(path)
+    for chunks in ([60], [20, 1, 1, 17, 2, 1, 18]):
+        off = np.abs(compiled(path, team, chunks) - expected)
+        assert off.max() < 5e-2 and off.mean() < 2e-3, chunks
 
 
 def test_every_stored_sample_is_checked() -> None:

@@ -14,7 +14,7 @@ from cpuinfer.kernels import jit
 from cpuinfer.program import builder, reference
 
 ARCHITECTURES = ("llama", "gemma", "smollm3", "granite", *tiny.LAYOUTS)
-GELU = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2", "gptneox", "falcon", "mpt", "phi2", "bloom", "starcoder", "codeshell")
+GELU = ("gemma", "gemma2", "gemma3", "starcoder2", "gpt2", "gptneox", "falcon", "mpt", "phi2", "bloom", "starcoder", "codeshell", "gemma4")
 TOKENS = [(7 * i * i + 3 * i) % 290 for i in range(60)]
 
 
