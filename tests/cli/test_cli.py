@@ -92,7 +92,7 @@ def test_a_closed_pipe_ends_quietly(model) -> None:
 
 
 def test_an_interrupt_exits_130_without_a_traceback(model) -> None:
-    command = [sys.executable, "-m", "cpuinfer", "run", model, "the", "--ignore-eos", "-c", "60000"]  # far more than it can generate before the signal
+    command = [sys.executable, "-m", "cpuinfer", "run", model, "the", "--ignore-eos", "-c", "60000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert process.stdout.read(1)
     process.send_signal(signal.SIGINT)
@@ -162,7 +162,7 @@ def test_chat_in_a_terminal_stops_an_answer_on_interrupt_and_goes_on(model) -> N
     child, terminal = pty.fork()
     if child == 0:
         os.environ |= {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
-        os.execv(sys.executable, [sys.executable, "-m", "cpuinfer", "chat", model, "--temp", "0", "--ignore-eos", "-c", "60000"]  # far more than it can generate before the signal)
+        os.execv(sys.executable, [sys.executable, "-m", "cpuinfer", "chat", model, "--temp", "0", "--ignore-eos", "-c", "60000"])
     seen = b""
 
     def until(text: bytes, seconds: float = 90) -> None:
