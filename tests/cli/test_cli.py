@@ -162,7 +162,7 @@ def test_chat_in_a_terminal_stops_an_answer_on_interrupt_and_goes_on(model) -> N
     child, terminal = pty.fork()
     if child == 0:
         os.environ |= {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
-        os.execv(sys.executable, [sys.executable, "-m", "cpuinfer", "chat", model, "--temp", "0", "--ignore-eos", "-c", "60000"])
+        os.execv(sys.executable, [sys.executable, "-m", "cpuinfer", "chat", model, "--temp", "0", "--ignore-eos", "-c", "2000"])
     seen = b""
 
     def until(text: bytes, seconds: float = 90) -> None:
