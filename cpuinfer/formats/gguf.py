@@ -323,7 +323,7 @@ class _Reader:
     def tensors(self, count: int, alignment: int) -> list[TensorInfo]:
         entries = [self.tensor_entry() for _ in range(count)]
         base = (self.position + alignment - 1) // alignment * alignment
-        tensors, seen = [], set()
+        tensors, extents, seen = [], [], set()
         for name, kind, shape, offset in entries:
             if name in seen:
                 raise self.fail(f"tensor {name!r} occurs twice")
@@ -344,6 +344,11 @@ class _Reader:
                 )
             data = np.frombuffer(self.data, np.uint8, rows * row_bytes, base + offset).reshape(rows, row_bytes)
             tensors.append(TensorInfo(name, kind, shape, data))
+            extents.append((offset, offset + rows * row_bytes, name, kind.name))
+        extents.sort()
+        for (_, end, name, kind_name), (start, _, other, _) in zip(extents, extents[1:]):
+            if end > start:  # a program that packs a type in blocks of other sizes under the same number writes such files
+                raise self.fail(f"tensor {name!r} overlaps {other!r}; either the file is damaged, or its {kind_name} is not the {kind_name} of GGUF")
         return tensors
 
     def tensor_entry(self) -> tuple[str, GGMLType, tuple[int, ...], int]:

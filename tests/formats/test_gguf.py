@@ -82,6 +82,8 @@ BAD = {
     "row that is no whole number of blocks": build(tensors=[tensor(b"t", (33,), 2)], data=b"\0" * 64),
     **{f"offset {n}": build(tensors=[tensor(b"t", (8,), 0, n)], data=b"\0" * 64) for n in (1, 32768, HUGE, (1 << 64) - 32)},
     "tensor data cut by a byte": build(tensors=[tensor(b"t", (16,))], data=b"\0" * 63),
+    "tensors that overlap": build(tensors=[tensor(b"t", (64, 2), 42), tensor(b"u", (8,), 0, 32)], data=b"\0" * 96),
+    "a tensor inside another": build(tensors=[tensor(b"t", (8,), 0, 32), tensor(b"u", (64,))], data=b"\0" * 256),
     "no tensor data": build(tensors=[tensor(b"t", (16,))]),
     "duplicate tensor": build(tensors=[tensor(b"t", (8,)), tensor(b"t", (8,))], data=b"\0" * 64),
     "tensor name that is not utf-8": build(tensors=[tensor(b"\xff", (8,))], data=b"\0" * 64),
