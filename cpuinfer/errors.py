@@ -31,5 +31,9 @@ class InvalidRequest(CpuinferError):
     """A sampling option or a message has a value outside its allowed range."""
 
 
+class ModelFailure(CpuinferError):
+    """The model ran, but what it computed is no number."""
+
+
 class MachineError(CpuinferError):
     """This machine cannot do it: instruction set, memory, a folder that cannot be written."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import tokenizers
-from .engine.engine import Engine, Generation
-from .engine.sequence import SamplingParams, TokenEvent
-from .errors import UnsupportedModel
+from .engine.engine import Engine
+from .engine.generation import Generation
+from .engine.sequence import SamplingParams
+from .errors import InvalidRequest, UnsupportedModel
 from .formats.gguf import GGUFFile
 from .tokenizers import chat_template
 
@@ -26,6 +26,7 @@ def load(
     cache_type: str | tuple[str, str] = "f16",
     batch_size: int = 512,
     max_sequences: int = 1,
+    cache_tokens: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Model:
     """Load a model: a path to a .gguf file, a catalog name, or hf:OWNER/REPO[:QUANT_OR_FILE]; what is not here yet is fetched.
@@ -34,7 +35,7 @@ def load(
     """
     from .models import store
 
-    return Model(store.resolve(str(model)), threads, context_length, cache_type, batch_size, max_sequences, on_progress)
+    return Model(store.resolve(str(model)), threads, context_length, cache_type, batch_size, max_sequences, cache_tokens, on_progress)
 
 
 class Model:
@@ -48,6 +49,7 @@ class Model:
         cache_type: str | tuple[str, str] = "f16",
         batch_size: int = 512,
         max_sequences: int = 1,
+        cache_tokens: int | None = None,
         on_progress: Callable[[int, int, str], None] | None = None,
     ):
         started = time.perf_counter()
@@ -55,13 +57,12 @@ class Model:
         self.gguf = GGUFFile.open(path)
         try:
             self.tokenizer = tokenizers.load(self.gguf.metadata)
-            self.engine = Engine.from_gguf(self.gguf, self.tokenizer, threads, context_length, cache_type, batch_size, max_sequences, on_progress)
+            self.engine = Engine.from_gguf(self.gguf, self.tokenizer, threads, context_length, cache_type, batch_size, max_sequences, cache_tokens, on_progress)
         except BaseException:
             self.gguf.close()
             raise
         self.name = str(self.gguf.metadata.get("general.name", self.path.stem))
         self._template: chat_template.ChatTemplate | None = None
-        self._lock = threading.RLock()
         compile_s = self.engine.timings["compile_s"]
         self.timings = {"load_s": time.perf_counter() - started - compile_s, "compile_s": compile_s}
 
@@ -82,30 +83,29 @@ class Model:
         return self.engine.notes
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """float32[len(tokens), n_vocab]: the logits after every token, computed as one prefill."""
-        with self._lock:
-            return self.engine.logits(tokens)
+        """float32[len(tokens), n_vocab]: the logits after every token, computed as one prefill. Raises InvalidRequest for ids that the model does not have."""
+        return self.engine.logits(tokens)
 
-    def generate(self, prompt: str | list[int], **sampling: Any) -> Answer:
+    def generate(self, prompt: str | list[int], **sampling: Any) -> Generation:
         """Continue a prompt: text (tokenized by the file's rules, special tokens included) or token ids. Options: SamplingParams. Iterate over TokenEvents."""
         params = SamplingParams.of(sampling)
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return Answer(self, tokens, params)
+        if isinstance(prompt, bytes):
+            raise InvalidRequest("a prompt is text or a list of token ids, not bytes")
+        return self.engine.generate(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, params)
 
-    def chat(self, messages: list[dict[str, Any]], **sampling: Any) -> Answer:
+    def chat(self, messages: list[dict[str, Any]], **sampling: Any) -> Generation:
         """Answer a conversation [{"role": ..., "content": ...}, ...] with the model's own chat template. Options: SamplingParams."""
         params = SamplingParams.of(sampling)
-        return Answer(self, self.template.tokens(messages), params)
+        return self.engine.generate(self.template.tokens(messages), params)
 
     def embed(self, text: str) -> np.ndarray:
         """Embedding models only, which are not supported yet: raises UnsupportedModel."""
         raise UnsupportedModel(f"{self.path} is not an embedding model; use one that is made for embeddings")
 
     def close(self) -> None:
-        """End the threads and unmap the file."""
-        with self._lock:
-            self.engine.close()
-            self.gguf.close()
+        """End the threads and unmap the file. Afterwards every use raises MachineError; so does an answer that another thread is reading."""
+        self.engine.close()
+        self.gguf.close()
 
     def __enter__(self) -> Model:
         return self
@@ -114,21 +114,4 @@ class Model:
         self.close()
 
 
-class Answer(Generation):
-    """A Generation that holds the model's lock for each step, so that threads take turns."""
-
-    def __init__(self, model: Model, tokens: list[int], params: SamplingParams):
-        self._lock = model._lock
-        with self._lock:
-            super().__init__(model.engine, model.engine.add(tokens, params))
-
-    def __next__(self) -> TokenEvent:
-        with self._lock:
-            return super().__next__()
-
-    def close(self) -> str:
-        with self._lock:
-            return super().close()
-
-
-__all__ = ["Answer", "Model", "load"]
+__all__ = ["Model", "load"]

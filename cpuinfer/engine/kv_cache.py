@@ -6,7 +6,9 @@ instead of computing them again (automatic prefix caching, as vLLM calls it). Pa
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,6 +23,10 @@ class PagedKVCache:
         self.key_type, self.value_type, self.n_pages = key_type, value_type, n_pages
         self.key_arrays = [np.zeros((n_pages, k.n_kv_heads, PAGE, cache_row_bytes(key_type, k.key_dim)), np.uint8) for k in kv_layers]
         self.value_arrays = [np.zeros((n_pages, k.n_kv_heads, PAGE, cache_row_bytes(value_type, k.value_dim)), np.uint8) for k in kv_layers]
+
+
+def pages_for(n_tokens: int) -> int:
+    return (n_tokens + PAGE - 1) // PAGE
 
 
 def token_bytes(kv_layers: list[KVLayer], key_type: str, value_type: str) -> int:
@@ -45,6 +51,10 @@ class PagePool:
     @property
     def n_free(self) -> int:
         return len(self._never_used) + len(self._idle)
+
+    def freed_by(self, groups: Iterable[list[int]]) -> int:
+        """How many pages would become free if all these groups were released."""
+        return sum(count == self._references[page] for page, count in Counter(itertools.chain.from_iterable(groups)).items())
 
     def take(self) -> int:
         """A page for new content. The caller has checked n_free."""

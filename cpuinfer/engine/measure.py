@@ -15,7 +15,6 @@ from ..kernels.records import BATCH, RECORDS
 from ..kernels.team import Team
 from ..program.ops import ExpertTensors
 from ..program.program import aligned_zeros
-from .sequence import SamplingParams, Sequence
 
 READ_BYTES = 512 << 20  # far beyond any cache
 REPEATS = 20_000
@@ -81,10 +80,8 @@ def profile(engine: Any, tokens: int, depth: int, repetitions: int = 9) -> list[
     A step of `tokens` new tokens after `depth` others. The first entry is the whole step; the last, what barriers and imbalance between unlike ops cost
     (negative where ops overlap that run with a barrier here). The rows of the cache are whatever is there: times do not depend on values.
     """
-    program, pool = engine.program, engine._scheduler.pool
-    sequence = Sequence(-1, [1] * (depth + tokens), SamplingParams(), None)
-    sequence.pages = [pool.take() for _ in range((depth + tokens + 31) // 32)]
-    try:
+    program = engine.program
+    with engine.borrowed([1] * (depth + tokens)) as sequence:
         sequence.n_computed = depth
         engine._batch.fill([(sequence, tokens)])
 
@@ -109,8 +106,6 @@ def profile(engine: Any, tokens: int, depth: int, repetitions: int = 9) -> list[
         rows.append({"op": "barriers and imbalance", "count": int(program.sync.sum()), "us": rest * 1e6, "bytes": 0, "share": rest / whole})
         program.counters[:] = 0
         return rows
-    finally:
-        pool.release(sequence.pages)
 
 
 def _bytes(op: Any) -> int:

@@ -33,7 +33,10 @@ class Sampler:
             self._record[name] = array.ctypes.data
 
     def sample(self, logits: np.ndarray, sequence: Sequence) -> tuple[int, list[tuple[int, float]] | None]:
-        """Next token of a sequence from f32[n_vocab or more], which is changed; advances the sequence's random state."""
+        """Next token of a sequence from f32[n_vocab or more], which is changed; advances the sequence's random state. -1 where no logit is finite.
+
+        Log-probabilities as TokenEvent gives them.
+        """
         p = sequence.sampling
         record = self._record
         record["logits"] = logits.ctypes.data
@@ -46,10 +49,11 @@ class Sampler:
         self._state[0] = sequence.state - (1 << 64) if sequence.state >= 1 << 63 else sequence.state
         self._call(record.ctypes.data, 0, 0, 1)
         sequence.state = int(self._state[0])
-        logprobs = None
-        if n_logprobs:
-            logprobs = [(int(i), float(v)) for i, v in zip(self._logprob_ids[: n_logprobs + 1], self._logprobs)]
-        return int(self._token[0]), logprobs
+        token = int(self._token[0])
+        if token < 0 or not n_logprobs:
+            return token, None
+        chosen, *likeliest = ((int(i), float(v)) for i, v in zip(self._logprob_ids[: n_logprobs + 1], self._logprobs))
+        return token, [chosen, *(entry for entry in likeliest if entry[0] != token)]
 
     def _fill_history(self, tokens: list[int], p: SamplingParams) -> int:
         if p.repeat_penalty == 1 and p.presence_penalty == 0 and p.frequency_penalty == 0:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import deque
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..errors import InvalidRequest
+from ..errors import CpuinferError, InvalidRequest
+from . import arguments
 
-# Allowed range of each number: (lowest, highest).
-_RANGES: dict[str, tuple[float, float]] = {
+# Allowed range of each number: (lowest, highest), whole numbers where these are.
+RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "top_k": (0, 1 << 31),
     "top_p": (0.0, 1.0),
@@ -23,8 +23,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-100.0, 100.0),
     "max_tokens": (-1, 1 << 40),
     "logprobs": (0, 100),
+    "seed": (-1, (1 << 64) - 1),
 }
 MAXIMUM_STOPS = 64
+MOST_EVENTS = 16  # that a sequence makes ahead of its reader while others are driven
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class SamplingParams:
     """How tokens are chosen and when the answer ends; names and defaults are llama.cpp's.
 
     max_tokens: -1 until the end of the answer or of the context. temperature 0: the likeliest token. top_k 0, top_p 1, min_p 0, typical_p 1, penalties 0 (repeat_penalty 1): off.
-    repeat_last_n: tokens that the penalties look at, -1 all. seed None: random. stop: texts that end the answer and are not part of it. logprobs: how many of the likeliest tokens
-    to report with each token. Raises InvalidRequest naming the option and its allowed range.
+    repeat_last_n: tokens that the penalties look at, -1 all. seed None or -1: random. stop: texts that end the answer and are not part of it. logprobs: how many of the likeliest
+    tokens to report with each token. Raises InvalidRequest naming the option and its allowed range.
     """
 
     max_tokens: int = -1
@@ -57,13 +59,14 @@ class SamplingParams:
         object.__setattr__(self, "stop", tuple(self.stop))
         if len(self.stop) > MAXIMUM_STOPS or not all(isinstance(s, str) and s for s in self.stop):
             raise InvalidRequest(f"stop must be up to {MAXIMUM_STOPS} texts that are not empty, not {self.stop!r}")
-        for name, (low, high) in _RANGES.items():
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
-            whole = isinstance(low, int)
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not math.isfinite(value) or not low <= value <= high:
-                raise InvalidRequest(f"{name} must be {'a whole number' if whole else 'a number'} from {low} to {high}, not {value!r}")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
-            raise InvalidRequest(f"seed must be a whole number, not {self.seed!r}")
+            if name == "seed" and value is None:
+                continue
+            check: Any = arguments.whole if isinstance(low, int) else arguments.real
+            object.__setattr__(self, name, check(name, value, low, high))
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequest(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> SamplingParams:
@@ -74,17 +77,16 @@ class SamplingParams:
         return cls(**options)
 
     def first_state(self) -> int:
-        """Start of the random number generator: from the seed (negative: random), else from the system."""
-        if self.seed is None or self.seed < 0:
-            return secrets.randbits(63)
-        return self.seed & (1 << 63) - 1
+        """Start of the random number generator, 64 bits: the seed, or random where there is none."""
+        return secrets.randbits(64) if self.seed is None or self.seed < 0 else self.seed
 
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One generated token: its id, the text that became complete with it, and at the end why it ended ("stop", "length", "context", "cancelled").
+    """One generated token: its id, the text that became complete with it, and at the end why it ended ("stop", "length", "context", "cancelled", "error").
 
-    token is None where only held-back text follows. logprobs: [(id, natural log of its probability)], the chosen token first, where asked for.
+    token is None where only held-back text follows. logprobs: [(id, natural log of its probability)] where asked for: the chosen token, then the likeliest others; one more
+    than asked for where the chosen one is not among the likeliest.
     """
 
     token: int | None
@@ -106,9 +108,9 @@ class Sequence:
     n_cached: int = 0  # prompt tokens found in the cache
     pages: list[int] = field(default_factory=list)
     n_hashed: int = 0  # pages registered for reuse
-    hash: int = 0  # of the registered pages
     state: int = 0  # of the random number generator
     finish_reason: str | None = None
+    error: CpuinferError | None = None  # where finish_reason is "error"
     events: deque[TokenEvent] = field(default_factory=deque)  # made, but not yet taken by its Generation
 
     def __post_init__(self) -> None:
@@ -118,3 +120,8 @@ class Sequence:
     @property
     def n_generated(self) -> int:
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def stalled(self) -> bool:
+        """Nobody reads its events: it makes no more until somebody does."""
+        return len(self.events) >= MOST_EVENTS

@@ -19,9 +19,9 @@ class TextStream:
     def push(self, token: int) -> str:
         return self._release(self._detokenizer.push(token))
 
-    def flush(self) -> str:
-        """The rest at the end of generation: an unfinished character becomes one replacement character."""
-        text = self._release(self._detokenizer.flush())
+    def flush(self, cut: bool = False) -> str:
+        """The rest at the end of generation. An unfinished character becomes one replacement character, or nothing where the text was cut (by a limit, by the user)."""
+        text = self._release(self._detokenizer.flush(cut))
         if self.stopped:
             return text
         text, self._held = text + self._held, ""

@@ -21,6 +21,7 @@ from .simd import (
     load_i64,
     max_lanes,
     maximum,
+    select_less,
     splat_f32x16,
     store_f32,
     store_i32,
@@ -37,16 +38,35 @@ BUCKETS, PER_UNIT = 2048, 32.0  # histogram of logits below the largest: 1/32 wi
 
 @njit
 def largest_logit(logits, n):
-    """Largest of n logits; the padding of the row after n is not read."""
+    """(largest of n logits, whether one of them is no number: NaN or +inf); the padding of the row after n is not read."""
     whole = n // 16 * 16
-    best = np.float32(-np.inf)
+    best, broken = np.float32(-np.inf), False
     if whole:
-        m = load_f32x16(logits)
-        for i in range(16, whole, 16):
-            m = maximum(m, load_f32x16(logits + 4 * i))
-        best = max_lanes(m)
+        m = splat_f32x16(np.float32(-np.inf))
+        above, zero, one, found = splat_f32x16(np.float32(np.inf)), zero_f32x16(), splat_f32x16(np.float32(1)), zero_f32x16()
+        for i in range(0, whole, 16):
+            x = load_f32x16(logits + 4 * i)
+            m = maximum(m, x)
+            found = maximum(found, select_less(x, above, zero, one))
+        best, broken = max_lanes(m), max_lanes(found) > 0
     for i in range(whole, n):
-        best = max(best, load_f32(logits + 4 * i))
+        value = load_f32(logits + 4 * i)
+        best, broken = max(best, value), broken or not value < np.inf
+    return best, broken
+
+
+@njit
+def largest_number(logits, n):
+    """Largest of n logits. Those that are no numbers become -inf, the logit of what is never chosen; -inf if all are."""
+    best, broken = largest_logit(logits, n)
+    if broken:
+        best = np.float32(-np.inf)
+        for i in range(n):
+            value = load_f32(logits + 4 * i)
+            if not value < np.inf:
+                store_f32(logits + 4 * i, np.float32(-np.inf))
+            elif value > best:
+                best = value
     return best
 
 
@@ -55,7 +75,7 @@ def first_equal(logits, n, value):
     for i in range(n):
         if load_f32(logits + 4 * i) == value:
             return i
-    return 0  # only where all logits are NaN
+    return 0
 
 
 @njit
@@ -265,14 +285,15 @@ def draw(values, count, temperature, state):
 
 
 @njit
-def choose(op):
-    largest = largest_logit(op.logits, op.n_vocab)
+def choose(op, largest):
     if op.temperature == 0:
         return first_equal(op.logits, op.n_vocab, largest)
     k = op.top_k if 0 < op.top_k < op.n_vocab else op.n_vocab
     whole = k == op.n_vocab
     total = exp_sum(op.logits, op.n_vocab, largest) if whole and op.top_p < 1 else 0.0
     count = gather(op, k, largest, total)
+    while count > 1 and load_f32(op.values + 4 * count - 4) == -np.inf:  # sorted: what is never chosen stands last
+        count -= 1
     if op.typical_p < 1:
         count = keep_typical(op.ids, op.values, count, largest, op.typical_p)
     if op.top_p < 1:
@@ -296,11 +317,13 @@ def choose(op):
 
 @op_kernel("sample", batch="address")
 def sample(op, unused, rank, size):
-    """One token. Log-probabilities are those of the model, before penalties and temperature."""
+    """One token, or -1 where no logit is finite. Log-probabilities are those of the model, before penalties and temperature."""
     n = op.n_vocab
-    log_total, largest = 0.0, np.float32(0)
+    log_total, largest = 0.0, largest_number(op.logits, n)
+    if largest == -np.inf:
+        store_i64(op.token, -1)
+        return
     if op.n_logprobs > 0:
-        largest = largest_logit(op.logits, n)
         log_total = math.log(exp_sum(op.logits, n, largest)) + largest
         keep_largest(op.logits, n, min(n, op.n_logprobs), op.ids, op.values)
         for i in range(op.n_logprobs):
@@ -312,7 +335,8 @@ def sample(op, unused, rank, size):
             store_f32(op.values + 4 * (n + BUCKETS + i), load_f32(op.logits + 4 * token))
     if op.repeat_penalty != 1 or op.presence_penalty != 0 or op.frequency_penalty != 0:
         penalize(op)
-    token = choose(op)
+        largest, _ = largest_logit(op.logits, n)
+    token = choose(op, largest)
     store_i64(op.token, token)
     if op.n_logprobs > 0:
         logit = load_f32(op.logits + 4 * token)

@@ -8,7 +8,9 @@ have the core, and after about 2 ms return to Python and wait on a condition. Op
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import weakref
 
 import numpy as np
 
@@ -37,26 +39,40 @@ class Team:
         self._record = np.zeros(1, TEAM)
         self._record["state"] = self._state.ctypes.data
         self._record["few"] = FEW
-        self._wake = threading.Condition()
         self._closed = False
+        self._workers: list[threading.Thread] | None = None
+        self._start()
+        _teams.add(self)
+
+    def _start(self) -> None:
+        """Start the other ranks; in a forked child once more, where none of the parent's are."""
+        self._state[:] = 0
+        self._wake = threading.Condition()
         self._workers = [threading.Thread(target=self._work, args=(rank,), daemon=True, name=f"cpuinfer-{rank}") for rank in range(1, self.size)]
         for worker in self._workers:
             worker.start()
 
     def run(self, program, batch: np.ndarray) -> None:
         """Run all ops of an assembled program over a batch (an array of one records.BATCH)."""
+        if self._workers is None:
+            self._start()
         record = self._record
         record["n_ops"] = len(program.records)
         for field in ("kernels", "records", "sync", "per_logit_row", "counters"):
             record[field] = getattr(program, field).ctypes.data
         record["batch"] = batch.ctypes.data
-        if self.size > 1:
-            with self._wake:
-                # Workers compare the epoch they served last; the state is set before it rises.
-                self._state[EPOCH] += 1
-                if self._state[ASLEEP]:
-                    self._wake.notify_all()
-        self._execute(record.ctypes.data, 0, 0, self.size)
+        address, epoch = record.ctypes.data, int(self._state[EPOCH])
+        try:
+            if self.size > 1:
+                with self._wake:
+                    # Workers compare the epoch they served last; the state is set before it rises.
+                    self._state[EPOCH] += 1
+                    if self._state[ASLEEP]:
+                        self._wake.notify_all()
+        finally:
+            # Once the epoch has risen the others wait for rank 0 at the first barrier: an interrupt that Python raises here must not keep it away.
+            if self.size == 1 or self._state[EPOCH] != epoch:
+                self._execute(address, 0, 0, self.size)
 
     def _work(self, rank: int) -> None:
         served = np.zeros(1, np.int64)  # the last epoch this thread ran
@@ -77,7 +93,7 @@ class Team:
             self._closed = True
             self._state[STOP] = 1
             self._wake.notify_all()
-        for worker in self._workers:
+        for worker in self._workers or ():
             worker.join()
         self._workers = []
 
@@ -87,5 +103,19 @@ class Team:
     def __exit__(self, *_) -> None:
         self.close()
 
+
+_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """Threads do not come along into a forked process: its teams start theirs with their next run."""
+    for team in _teams:
+        team._wake = threading.Condition()
+        if not team._closed:
+            team._workers = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 assert BATCH.itemsize % 8 == 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
 from ..errors import InvalidRequest
+from .cgroups import cpu_quota
 
 
 def _cpus() -> set[int]:
@@ -15,24 +15,12 @@ def _cpus() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def cgroup_quota() -> float:
-    """CPUs that the control group grants (version 2 and 1); infinity without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
-        return math.inf if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        base = Path("/sys/fs/cgroup/cpu")
-        quota = int((base / "cpu.cfs_quota_us").read_text())
-        return math.inf if quota <= 0 else quota / int((base / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return math.inf
-
-
 def usable_cpus() -> int:
-    """Logical CPUs within the affinity mask and the cgroup's quota, at least 1."""
-    return max(1, int(min(len(_cpus()), math.ceil(min(cgroup_quota(), 1e6)))))
+    """Logical CPUs within the affinity mask and the control groups' quota, at least 1.
+
+    Rounded down: a thread that the quota does not pay for is stopped in the middle of its work, and the others wait for it.
+    """
+    return max(1, int(min(len(_cpus()), cpu_quota())))
 
 
 def physical_cores() -> int:

@@ -16,6 +16,8 @@ class Detokenizer:
     def push(self, token: int) -> str:
         return self._decoder.decode(self._tokenizer.token_bytes(token, self._special))
 
-    def flush(self) -> str:
-        text = self._decoder.decode(b"", final=True)
-        return text[:1]
+    def flush(self, cut: bool = False) -> str:
+        """The end. cut: it was not the model that ended the text, so an unfinished character is none of its faults and is dropped."""
+        if cut:
+            self._decoder.reset()
+        return self._decoder.decode(b"", final=True)[:1]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tiny
 
 from cpuinfer import tokenizers
 from cpuinfer.engine.engine import Engine
 from cpuinfer.engine.sequence import SamplingParams
-from cpuinfer.errors import ContextFull, InvalidRequest
+from cpuinfer.errors import ContextFull, InvalidRequest, MachineError, ModelFailure
 from cpuinfer.formats.gguf import GGUFFile
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
@@ -21,7 +22,7 @@ def model_path(tmp_path_factory):
 
 def make(path, **options) -> Engine:
     file = GGUFFile.open(path)
-    return Engine.from_gguf(file, tokenizers.load(file.metadata), threads=2, **({"cache_type": "f32"} | options))
+    return Engine.from_gguf(file, tokenizers.load(file.metadata), **({"cache_type": "f32", "threads": 2} | options))
 
 
 @pytest.fixture
@@ -76,14 +77,26 @@ def test_cached_pages_give_the_same_answer(model_path) -> None:
     with_cache.close(), without.close()
 
 
-def test_many_more_sequences_than_pages_all_finish_and_free_everything(model_path) -> None:
-    engine = make(model_path, context_length=96, max_sequences=3, batch_size=32)
-    free = engine._scheduler.pool.n_free
-    sequences = [engine.add(prompt(20 + 5 * i, i), SamplingParams(max_tokens=12, **GREEDY)) for i in range(9)]
-    finish(engine, sequences)
-    assert [s.finish_reason for s in sequences] == ["length"] * 9
-    assert engine._scheduler.pool.n_free == free
-    engine.close()
+def test_the_cache_has_a_size_of_its_own(model_path, monkeypatch) -> None:
+    from cpuinfer.engine import memory
+
+    def pages(**options) -> tuple[int, int, list[str]]:
+        engine = make(model_path, **options)
+        engine.close()
+        return engine.context_length, engine._scheduler.pool.n_free, engine.notes
+
+    per_token = 4 * 2 * 2 * 2 * 16  # f32, keys and values, layers, KV heads, head_dim
+    assert pages(context_length=96, max_sequences=3) == (96, 9, [])
+    assert pages(context_length=96, max_sequences=3, cache_tokens=130) == (96, 5, [])
+    assert pages(cache_tokens=100)[:2] == (100, 4)
+    monkeypatch.setattr(memory, "available_memory", lambda: 400 * per_token)
+    context, n_pages, notes = pages(context_length=96, max_sequences=8)
+    assert (context, n_pages) == (96, 6) and "192 tokens" in notes[0], "half of what is free, and a note"
+    assert pages(context_length=256)[:2] == (256, 8)
+    assert pages()[0] == 192
+    for options in ({"context_length": 401}, {"cache_tokens": 401}):
+        with pytest.raises(MachineError, match="more than is free"):
+            pages(**options)
 
 
 def test_the_context_ends_a_sequence_and_a_longer_prompt_is_refused_with_both_numbers(model_path) -> None:
@@ -155,6 +168,13 @@ def test_logits_of_a_long_text_equal_those_of_its_steps(engine) -> None:
         {"stop": ("",)},
         {"max_tokens": -2},
         {"seed": 1.5},
+        {"seed": 1 << 64},
+        {"seed": -2},
+        {"seed": True},
+        {"temperature": "0.5"},
+        {"temperature": 10**400},
+        {"top_k": 2.0},
+        {"ignore_eos": 1},
         {"logprobs": 10**9},
     ],
 )
@@ -163,10 +183,103 @@ def test_wrong_sampling_values_are_refused_by_name(options) -> None:
         SamplingParams(**options)
 
 
-def test_ids_outside_the_vocabulary_and_empty_prompts_are_refused(engine) -> None:
-    for bad in ([], [10**6], [-1]):
-        with pytest.raises(InvalidRequest):
-            engine.add(bad)
+def test_numbers_of_numpy_are_numbers_and_every_seed_is_its_own() -> None:
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), seed=np.uint64(2**64 - 1))
+    assert (params.temperature, params.top_k, params.seed) == (0.5, 3, 2**64 - 1)
+    states = {SamplingParams(seed=seed).first_state() for seed in (0, 1, 2**63 - 1, 2**63, 2**64 - 1)}
+    assert len(states) == 5 and SamplingParams(seed=-1).first_state() != SamplingParams(seed=None).first_state()
+
+
+BAD_IDS = [[10**6], [-1], [2**40], [-(2**70)], [1.5], [1, 2.0], ["a"], "abc", b"abc", [None], [True], 5, None, [[1]], [float("nan")], np.array([1.5])]
+
+
+@pytest.mark.parametrize("bad", BAD_IDS, ids=str)
+def test_no_id_reaches_a_kernel_unchecked(engine, bad) -> None:
+    for use in (engine.add, engine.generate, engine.logits, lambda ids: engine.visit_logits(ids, lambda start, part: None)):
+        with pytest.raises(InvalidRequest, match="token id"):
+            use(bad)
+
+
+def test_ids_of_numpy_are_ids_and_an_empty_prompt_is_refused(engine) -> None:
+    ids = np.array([5, 6, 7], np.int32)
+    assert np.array_equal(engine.logits(ids), engine.logits([5, 6, 7])) and engine.logits([]).shape == (0, engine.n_vocab)
+    engine.cancel(engine.add(ids))
+    with pytest.raises(InvalidRequest, match="empty"):
+        engine.add([])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads": -1},
+        {"threads": 1.5},
+        {"threads": 10**9},
+        {"context_length": "512"},
+        {"context_length": 1 << 40},
+        {"batch_size": 0},
+        {"batch_size": True},
+        {"max_sequences": 0},
+        {"cache_tokens": -5},
+        {"cache_tokens": 100, "context_length": 101},
+    ],
+    ids=str,
+)
+def test_wrong_engine_options_are_refused_with_their_range(model_path, options) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(options))):
+        make(model_path, **({"context_length": 64} | options))
+
+
+def test_broken_weights_end_the_answer_with_an_error_and_others_go_on(model_path, engine, monkeypatch) -> None:
+    answers = [engine.generate(prompt(6, i), SamplingParams(max_tokens=8, **GREEDY)) for i in range(2)]
+    sample = engine._sampler.sample
+
+    def broken(logits, sequence):
+        if sequence is answers[0].sequence and sequence.n_generated == 3:
+            logits[:] = np.nan
+        return sample(logits, sequence)
+
+    monkeypatch.setattr(engine._sampler, "sample", broken)
+    with pytest.raises(ModelFailure, match="no finite number"):
+        list(answers[0])
+    assert len(answers[0].tokens) == 3 and answers[0].stats.finish_reason == "error"
+    assert len(list(answers[1])) == 8 and not engine.has_work()
+
+
+@pytest.mark.parametrize(
+    "arch, changes, cache_type",
+    [
+        ("gemma3", {}, "f16"),
+        ("llama", {}, "q8_0"),
+        ("llama", {"heads": 4, "head_dim": 20, "kv_heads": 2}, "f16"),
+        ("llama", {"head_dim": 36}, "q8_0"),
+        ("phi3", {"head_dim": 50}, "f32"),
+    ],
+    ids=["window", "q8_0", "head_dim 20", "head_dim 36 q8_0", "head_dim 50"],
+)
+def test_five_sequences_with_common_beginnings_in_a_small_cache_equal_each_alone(tmp_path, arch, changes, cache_type) -> None:
+    path = tiny.model(tmp_path / "m.gguf", arch, "F32", **changes)
+    common = prompt(70)
+    prompts = [[*common[: 70 - 32 * (i // 3)], *prompt(9 + 3 * i, i)] for i in range(5)]
+    alone = make(path, context_length=160, cache_type=cache_type)
+    expected = []
+    for p in prompts:
+        fresh = make(path, context_length=160, cache_type=cache_type)
+        answer = fresh.generate(p, SamplingParams(max_tokens=50, **GREEDY))
+        list(answer)
+        assert answer.stats.cached_tokens == 0
+        expected.append(answer.tokens)
+        fresh.close()
+    alone.close()
+    engine = make(path, context_length=160, max_sequences=5, batch_size=48, cache_type=cache_type, cache_tokens=300)
+    free, preempted = engine._scheduler.pool.n_free, []
+    preempt = engine._scheduler._preempt
+    engine._scheduler._preempt = lambda sequence: (preempted.append(sequence), preempt(sequence))
+    sequences = [engine.add(p, SamplingParams(max_tokens=50, **GREEDY)) for p in prompts]
+    finish(engine, sequences)
+    assert preempted and sum(s.n_cached for s in sequences) >= 64, "neither preemption nor reuse was tried"
+    assert [s.tokens[s.n_prompt :] for s in sequences] == expected
+    assert engine._scheduler.pool.n_free == free
+    engine.close()
 
 
 def test_two_python_threads_may_use_one_model(model_path) -> None:

@@ -92,8 +92,51 @@ def test_logprobs_are_the_models_own(sampler) -> None:
     sequence = Sequence(0, [3, 3, 8], SamplingParams(seed=2, logprobs=5, repeat_penalty=1.7), None)
     token, logprobs = sampler.sample(logits.copy(), sequence)
     assert logprobs[0][0] == token
-    assert [i for i, _ in logprobs[1:]] == np.argsort(-logits)[:5].tolist()
+    assert [i for i, _ in logprobs[1:]] == [i for i in np.argsort(-logits)[:5].tolist() if i != token]
     assert all(abs(value - expected[i]) < 1e-4 for i, value in logprobs)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("places", [[0], [499], [7, 16, 250], list(range(100, 480))], ids=["first", "last", "some", "most"])
+@pytest.mark.parametrize("options", [{"temperature": 0}, *OPTIONS], ids=str)
+def test_a_logit_that_is_no_number_is_never_chosen_and_disturbs_nothing(broken, places, options, sampler) -> None:
+    rng = np.random.default_rng(4)
+    logits = (rng.standard_normal(500) * 2.5).astype(np.float32)
+    lowest, history = logits.copy(), [int(i) for i in np.argsort(-logits)[:3]]
+    logits[places], lowest[places] = broken, -np.inf
+    first, second = (Sequence(0, list(history), SamplingParams(seed=5, **options), None) for _ in range(2))
+    drawn = [(sampler.sample(logits.copy(), first)[0], sampler.sample(lowest.copy(), second)[0]) for _ in range(300)]
+    assert all(a == b and a not in places for a, b in drawn)
+    if options.get("temperature") != 0 and options.get("top_k", 40) != 7:
+        assert len({a for a, _ in drawn}) > 3, "the filters take too much away"
+    if broken != -np.inf:
+        p = SamplingParams(seed=5, logprobs=4, **options)
+        token, logprobs = sampler.sample(logits.copy(), Sequence(0, list(history), p, None))
+        assert [i for i, _ in logprobs if i != token] == [i for i in np.argsort(-lowest)[:4].tolist() if i != token]
+        assert all(np.isfinite(value) for _, value in logprobs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"logprobs": 3}, *OPTIONS], ids=str)
+def test_a_row_without_a_finite_logit_has_no_token(value, options, sampler) -> None:
+    assert sampler.sample(np.full(500, value, np.float32), Sequence(0, [1], SamplingParams(seed=1, **options), None)) == (-1, None)
+
+
+@pytest.mark.parametrize("options", [{"typical_p": 0.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"typical_p": 0.0, "top_k": 0, "top_p": 1.0}, {"top_k": 1}], ids=str)
+@pytest.mark.parametrize("logits", [np.zeros(500), np.arange(500) / 9, np.where(np.arange(500) == 3, 0, -np.inf)], ids=["equal", "rising", "one"])
+def test_the_tightest_filter_keeps_a_candidate(options, logits, sampler) -> None:
+    token, _ = sampler.sample(logits.astype(np.float32), Sequence(0, [1], SamplingParams(seed=1, **options), None))
+    assert 0 <= token < 500 and np.isfinite(logits[token])
+
+
+@pytest.mark.parametrize("asked", [1, 3, 100])
+def test_as_many_logprobs_as_asked_for_and_one_more_for_an_unlikely_choice(asked, sampler) -> None:
+    logits = np.random.default_rng(6).standard_normal(500).astype(np.float32)
+    likeliest = np.argsort(-logits)[:asked].tolist()
+    sequence = Sequence(0, [1], SamplingParams(seed=2, logprobs=asked, temperature=5.0, top_k=0, top_p=1.0, min_p=0.0), None)
+    for _ in range(30):
+        token, logprobs = sampler.sample(logits.copy(), sequence)
+        assert [i for i, _ in logprobs] == [token, *(i for i in likeliest if i != token)]
 
 
 def test_a_vocabulary_of_equal_or_infinite_logits_still_gives_a_token(sampler) -> None:

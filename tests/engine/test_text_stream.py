@@ -44,6 +44,12 @@ def test_an_unfinished_character_ends_as_one_replacement() -> None:
     assert out == ["ok", "", "\ufffd"]
 
 
+def test_a_text_that_was_cut_ends_before_an_unfinished_character() -> None:
+    for n in (1, 2, 3):
+        text = TextStream(Detokenizer(Bytes([b"ok" + "🦙".encode()[:n]])))
+        assert text.push(0) + text.flush(cut=True) == "ok"
+
+
 def test_stop_strings_over_tokens_and_within_them() -> None:
     assert stream([b"UNO D", b"UE TR", b"E\nAAAAAAA"], ("TRE\nAAAAAAAA",)) == (["UNO D", "UE ", "", "TRE\nAAAAAAA"], False)
     assert stream([b"one ST", b"O", b"P two"], ("STOP",)) == (["one ", "", "", ""], True)
