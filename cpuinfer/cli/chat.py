@@ -12,9 +12,9 @@ from typing import Any
 import typer
 
 from ..errors import CpuinferError
-from .interrupts import Interrupts
+from .lines import Lines, Piped, Typed
 from .options import GENERATION, MODEL, load, sampling, with_options
-from .terminal import PromptProgress, Terminal, decoded, is_terminal, stats_line
+from .terminal import PromptProgress, Terminal, is_terminal, stats_line
 
 HELP = """\
 /help            this list
@@ -47,7 +47,8 @@ def chat(
             raise typer.BadParameter("chat has no terminal to show its prompt on; use cpuinfer run, or pipe the messages in")
         if interactive:
             terminal.note(f"{loaded.name}, context {loaded.context_length}. /help shows what you can type.")
-        Chat(loaded, terminal, options, system).loop(_reader(terminal) if interactive else _piped(terminal))
+        with Typed(terminal) if interactive else Piped(terminal) as lines:
+            Chat(loaded, terminal, options, system, lines).loop()
 
 
 class _Stopped(Exception):
@@ -57,14 +58,14 @@ class _Stopped(Exception):
 class Chat:
     """The conversation: messages, and what the user can do with them."""
 
-    def __init__(self, model: Any, terminal: Terminal, options: dict[str, Any], system: str | None):
-        self.model, self.terminal, self.options, self.system = model, terminal, options, system
+    def __init__(self, model: Any, terminal: Terminal, options: dict[str, Any], system: str | None, lines: Lines):
+        self.model, self.terminal, self.options, self.system, self.lines = model, terminal, options, system, lines
         self.messages: list[dict[str, str]] = []
         self.stats: Any = None
 
-    def loop(self, read: Callable[[], str | None]) -> None:
+    def loop(self) -> None:
         """Until the end of input. Errors of a turn are shown and the session goes on."""
-        while (line := read()) is not None:
+        while (line := self.lines.message()) is not None:
             if not line.strip():
                 continue
             try:
@@ -94,10 +95,9 @@ class Chat:
         """Stream the answer to the last message. Ctrl-C stops it and keeps what was said."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         answer = self.model.chat([*head, *self.messages], **sampling(self.options))
-        with Interrupts() as interrupts:
-            for event in self._events(answer, interrupts):
-                if not self.options["json_output"]:
-                    self.terminal.write(event)
+        for text in self._texts(answer):
+            if not self.options["json_output"]:
+                self.terminal.write(text)
         self.terminal.clear()
         self.messages.append({"role": "assistant", "content": answer.text})
         self.stats = answer.stats
@@ -107,22 +107,21 @@ class Chat:
         if answer.stats.finish_reason == "context":
             self.terminal.warn(f"the context of {self.model.context_length} tokens is full; /clear starts anew")
         self.terminal.note(stats_line(answer.stats, self.model.context_length))
+        self.lines.poll()  # what was typed until now
 
-    def _events(self, answer: Any, interrupts: Interrupts) -> Iterator[str]:
+    def _texts(self, answer: Any) -> Iterator[str]:
         """The texts of an answer, until its end or an interrupt; what was held back at an interrupt belongs to it."""
         reading = PromptProgress(self.terminal)
 
         def on_prompt(done: int, total: int) -> None:
-            if interrupts.stopped:
+            if self.lines.poll():
                 raise _Stopped  # between two parts of a long prompt
             reading(done, total)
 
         answer.on_prompt = on_prompt
         try:
-            for event in answer:
+            while not self.lines.poll() and (event := next(answer, None)) is not None:
                 yield event.text
-                if interrupts.stopped:
-                    break
         except _Stopped:
             pass
         yield answer.close()
@@ -204,84 +203,3 @@ class Chat:
             return
         self.system, self.messages = system, messages
         self.terminal.note(f"loaded {len(messages)} messages")
-
-
-# ---- input -----------------------------------------------------------------------------------------------------------------------------
-
-
-def joined(read: Callable[[str], str | None]) -> Callable[[], str | None]:
-    """Reads one message: lines that end with a backslash go on, lines between triple quotes belong together. `read(prompt)` gives a line, None at the end."""
-
-    def message() -> str | None:
-        line = read(">>> ")
-        if line is None:
-            return None
-        if line.startswith('"""'):
-            parts = [line[3:]]
-            while not parts[-1].rstrip().endswith('"""'):
-                more = read("... ")
-                if more is None:
-                    return "\n".join(parts).strip("\n")
-                parts.append(more)
-            parts[-1] = parts[-1].rstrip()[:-3]
-            return "\n".join(parts).strip("\n")
-        while line.endswith("\\"):
-            more = read("... ")
-            if more is None:
-                return line[:-1]
-            line = line[:-1] + "\n" + more
-        return line
-
-    return message
-
-
-def _piped(terminal: Terminal) -> Callable[[], str | None]:
-    """Lines from a pipe."""
-
-    def read(_: str) -> str | None:
-        try:
-            data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
-        except (OSError, ValueError, AttributeError):
-            return None
-        return decoded(data, terminal).rstrip("\r\n") if data else None
-
-    return joined(read)
-
-
-def _reader(terminal: Terminal) -> Callable[[], str | None]:
-    """Lines from the user, with editing, history and pasting of several lines."""
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
-    from prompt_toolkit.key_binding import KeyBindings
-    from prompt_toolkit.output import create_output
-
-    keys = KeyBindings()
-
-    @keys.add("escape", "enter")
-    def _(event: Any) -> None:
-        event.current_buffer.insert_text("\n")
-
-    history: Any = InMemoryHistory()
-    try:
-        import platformdirs
-
-        folder = Path(platformdirs.user_state_dir("cpuinfer", appauthor=False))
-        folder.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(folder / "history", os.O_CREAT | os.O_WRONLY, 0o600))  # what was asked is nobody else's business
-        history = FileHistory(str(folder / "history"))
-    except (OSError, RuntimeError):
-        pass  # no home or a read-only one: history lasts for this session
-    # Where stdout is a pipe or a file it carries answers only: the prompt then shows on stderr.
-    output = None if is_terminal(sys.stdout) else create_output(sys.stderr)
-    session: Any = PromptSession(history=history, key_bindings=keys, output=output)
-
-    def read(prompt: str) -> str | None:
-        while True:
-            try:
-                return session.prompt(prompt)
-            except EOFError:
-                return None
-            except KeyboardInterrupt:
-                terminal.note("Ctrl-D or /exit leaves.")
-
-    return joined(read)

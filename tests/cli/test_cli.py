@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -154,45 +152,3 @@ def test_chat_reads_lines_from_a_pipe(model, tmp_path) -> None:
     assert result.returncode == 0 and result.stderr.decode().splitlines() == ["cpuinfer: unknown command /nope; /help lists them"]
     messages = json.loads(saved.read_text())["messages"]
     assert [m["content"] for m in messages if m["role"] == "user"] == ["the", "in\nan", "and \nthe"]
-
-
-def test_chat_in_a_terminal_stops_an_answer_on_interrupt_and_goes_on(model) -> None:
-    import pty
-
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ |= {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
-        os.execv(sys.executable, [sys.executable, "-m", "cpuinfer", "chat", model, "--temp", "0", "--ignore-eos", "-c", "2000"])
-    seen = b""
-
-    def until(text: bytes, seconds: float = 90) -> None:
-        """Read on until this text came; what was before it is gone."""
-        nonlocal seen
-        end = time.time() + seconds
-        while text not in seen:
-            assert time.time() < end, seen[-2000:]
-            if select.select([terminal], [], [], 0.5)[0]:
-                seen += os.read(terminal, 65536)
-        seen = seen[seen.find(text) + len(text) :]
-
-    try:
-        until(b">>>")
-        os.write(terminal, b"the\r")
-        time.sleep(1.0)
-        os.write(terminal, b"\x03")
-        until(b"tokens/s")
-        until(b">>>")
-        os.write(terminal, b"/bye\r")
-        end = time.time() + 30
-        while (done := os.waitpid(child, os.WNOHANG))[0] == 0 and time.time() < end:
-            if select.select([terminal], [], [], 0.2)[0]:
-                try:
-                    os.read(terminal, 65536)
-                except OSError:
-                    time.sleep(0.1)
-        assert done[0] == child and os.waitstatus_to_exitcode(done[1]) == 0
-        child = 0
-    finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
