@@ -71,7 +71,7 @@ def _handle(error: Exception) -> NoReturn:
     if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # click's usage errors
         context = getattr(error, "ctx", None)
         hint = f" Try '{context.command_path} --help'." if context else ""
-        _fail(f"{error.format_message()}{hint}", error.exit_code)
+        _fail(f"{error.format_message().rstrip('.')}.{hint}", error.exit_code)
     if os.environ.get("CPUINFER_DEBUG") == "1":
         raise error
     if isinstance(error, CpuinferError):

@@ -27,7 +27,7 @@ def bench(
     generate: str = typer.Option("128", "-n", help="Numbers of tokens to generate (comma list; 0: none)."),
     depth: str = typer.Option("0", "-d", help="Tokens in the context before (comma list)."),
     threads: str = typer.Option("0", "-t", help="Threads (comma list; 0: automatic)."),
-    repetitions: int = typer.Option(5, "-r", help="Repetitions."),
+    repetitions: int = typer.Option(5, "-r", min=1, help="Repetitions."),
     batch: str = typer.Option("1", "-b", help="Sequences decoded together (comma list)."),
     json_output: bool = typer.Option(False, "--json"),
     csv_output: bool = typer.Option(False, "--csv"),
@@ -39,14 +39,12 @@ def bench(
 
     terminal = Terminal()
     if machine:
-        _machine(terminal, _numbers(threads, "-t")[0], repetitions, json_output)
+        _machine(terminal, _numbers(threads, "-t", "threads")[0], repetitions, json_output)
         return
+    prompts, generates, depths = (_numbers(text, flag, "context_length") for text, flag in ((prompt, "-p"), (generate, "-n"), (depth, "-d")))
+    thread_counts, batches = _numbers(threads, "-t", "threads"), _numbers(batch, "-b", "max_sequences")
     path = store.resolve(model, terminal.pulling)
     results = []
-    lists = [_numbers(v, flag) for v, flag in ((prompt, "-p"), (generate, "-n"), (depth, "-d"), (threads, "-t"), (batch, "-b"))]
-    prompts, generates, depths, thread_counts, batches = lists
-    if repetitions < 1 or min(batches) < 1:
-        raise typer.BadParameter("repetitions (-r) and sequences (-b) must be 1 or more")
     for count in thread_counts:
         longest = max(depths) + max([*prompts, *generates]) + 8
         loaded = _load(path, count, longest, max(batches), terminal)
@@ -61,14 +59,17 @@ def bench(
     _show(terminal, results, json_output, csv_output, markdown)
 
 
-def _numbers(text: str, flag: str) -> list[int]:
+def _numbers(text: str, flag: str, argument: str) -> list[int]:
+    """A comma list of numbers, each in the range of this argument of a model."""
+    from ..engine.arguments import limited
+    from ..errors import InvalidRequest
+
     try:
-        values = [int(part) for part in text.split(",")]
+        return [limited(argument, int(part)) for part in text.split(",")]
     except ValueError:
-        values = [-1]
-    if min(values) < 0:
-        raise typer.BadParameter(f"{flag} must be a whole number or a comma list of them, not {text!r}")
-    return values
+        raise typer.BadParameter(f"must be a whole number or a comma list of them, not {text!r}", param_hint=f"'{flag}'") from None
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error).removeprefix(argument).strip(), param_hint=f"'{flag}'") from None
 
 
 def _load(path: Any, threads: int, context: int, sequences: int, terminal: Terminal) -> Any:

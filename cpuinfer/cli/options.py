@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from ..errors import InvalidRequest
 from .terminal import Terminal
 
 MODEL = typer.Argument(None, metavar="[MODEL]", help="A .gguf file, a name from `cpuinfer list`, or hf:OWNER/REPO[:QUANT_OR_FILE]. Default: smollm2-135m.", show_default=False)
@@ -41,6 +42,8 @@ _OUTPUT_OPTIONS: dict[str, tuple[Any, Any, tuple[str, ...], str]] = {
     "quiet": (bool, False, ("--quiet",), "No notes or progress."),
     "verbose": (bool, False, ("--verbose",), "Notes and timings even where stderr is not a terminal."),
 }
+# Names of the Python interface, where they differ.
+ARGUMENTS = {"ctx_size": "context_length", "predict": "max_tokens", "temp": "temperature", "typical": "typical_p"}
 GENERATION = _MODEL_OPTIONS | _SAMPLING_OPTIONS | _OUTPUT_OPTIONS
 MODEL_ONLY = _MODEL_OPTIONS
 
@@ -52,7 +55,7 @@ def with_options(table: dict[str, tuple[Any, Any, tuple[str, ...], str]]) -> Cal
         signature = inspect.signature(function, eval_str=True)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=typer.Option(default, *flags, help=text), annotation=kind)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_option(name, default, flags, text), annotation=kind)
             for name, (kind, default, flags, text) in table.items()
         ]
 
@@ -68,34 +71,46 @@ def with_options(table: dict[str, tuple[Any, Any, tuple[str, ...], str]]) -> Cal
     return decorate
 
 
+def _check(name: str, value: Any) -> None:
+    """Raises InvalidRequest for a value that the Python interface refuses: the ranges are written there."""
+    from ..engine.arguments import limited, one_of
+    from ..engine.sequence import SamplingParams
+
+    argument = ARGUMENTS.get(name, name)
+    if name in _SAMPLING_OPTIONS:
+        SamplingParams(**{argument: value})
+    elif name.startswith("cache_type"):
+        from ..kernels.records import CACHE_TYPES
+
+        one_of(name, value, CACHE_TYPES)
+    else:
+        limited(argument, value)
+
+
+def _option(name: str, default: Any, flags: tuple[str, ...], text: str) -> Any:
+    """Wrong values are wrong usage, told before anything is loaded."""
+
+    def check(value: Any) -> Any:
+        if value != default:
+            try:
+                _check(name, value)
+            except InvalidRequest as error:
+                raise typer.BadParameter(str(error).removeprefix(ARGUMENTS.get(name, name)).strip()) from error
+        return value
+
+    return typer.Option(default, *flags, help=text, callback=None if name in _OUTPUT_OPTIONS else check)
+
+
 def sampling(options: dict[str, Any]) -> dict[str, Any]:
     """SamplingParams' names for the command line's."""
-    seed = options["seed"]
-    return {
-        "max_tokens": options["predict"],
-        "temperature": options["temp"],
-        "top_k": options["top_k"],
-        "top_p": options["top_p"],
-        "min_p": options["min_p"],
-        "typical_p": options["typical"],
-        "repeat_penalty": options["repeat_penalty"],
-        "repeat_last_n": options["repeat_last_n"],
-        "presence_penalty": options["presence_penalty"],
-        "frequency_penalty": options["frequency_penalty"],
-        "seed": None if seed < 0 else seed,
-        "stop": tuple(options["stop"]),
-        "ignore_eos": options["ignore_eos"],
-    }
+    return {ARGUMENTS.get(name, name): options[name] for name in _SAMPLING_OPTIONS}
 
 
 def load(model: str | None, options: dict[str, Any], terminal: Terminal, **more: Any) -> Any:
     """The model, pulled and compiled if needed, with progress on stderr."""
-    from ..engine.sequence import SamplingParams
     from ..model import Model
     from ..models import store
 
-    if "predict" in options:
-        SamplingParams.of(sampling(options))  # wrong values are refused before anything is loaded
     path = store.resolve(model, terminal.pulling)
     terminal.clear()
     loaded = Model(

@@ -24,14 +24,13 @@ def perplexity(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object."),
     **options: Any,
 ) -> None:
-    from ..errors import InvalidRequest
     from ..evaluation import perplexity as evaluate
 
     terminal = Terminal()
-    text = decoded(file.read_bytes(), terminal)
     context = options["ctx_size"] or 512
     if context < 4:
-        raise InvalidRequest(f"a context of {context} tokens is too short to score; use -c 512")
+        raise typer.BadParameter(f"a context of {context} tokens is too short to score; use -c 512", param_hint="'-c' / '--ctx-size'")
+    text = decoded(file.read_bytes(), terminal)
     with load(model, options | {"ctx_size": context}, terminal) as loaded:
         started = time.perf_counter()
         result = evaluate(loaded, text, context, lambda done, total, value: terminal.progress(f"{done}/{total} chunks, perplexity {value:.4f}"))

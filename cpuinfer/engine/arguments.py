@@ -9,6 +9,20 @@ from typing import Any
 
 from ..errors import InvalidRequest
 
+# Allowed range of an engine's options: (lowest, highest). 0 means automatic.
+LIMITS: dict[str, tuple[int, int]] = {
+    "threads": (0, 1 << 10),
+    "context_length": (0, 1 << 24),
+    "batch_size": (1, 1 << 16),
+    "max_sequences": (1, 1 << 12),
+    "cache_tokens": (0, 1 << 36),
+}
+
+
+def limited(name: str, value: Any) -> int:
+    """A whole number in the range of this option of an engine."""
+    return whole(name, value, *LIMITS[name])
+
 
 def whole(name: str, value: Any, low: int, high: int) -> int:
     """A whole number (Python's or numpy's, no bool) from low to high."""
@@ -30,6 +44,13 @@ def real(name: str, value: Any, low: float, high: float) -> float:
     if not low <= number <= high:
         raise InvalidRequest(f"{name} must be a number from {low} to {high}, not {value!r}")
     return number
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
+    names = list(allowed)
+    if value not in names:
+        raise InvalidRequest(f"{name} must be one of {', '.join(names)}, not {value!r}")
+    return str(value)
 
 
 def token_ids(tokens: Iterable[Any], n_vocab: int) -> list[int]:

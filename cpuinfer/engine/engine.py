@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import ContextFull, InvalidRequest, MachineError, ModelFailure
 from ..formats.gguf import GGUFFile
 from ..kernels.records import CACHE_TYPES
-from .arguments import token_ids, whole
+from .arguments import limited, one_of, token_ids
 from .batch import Batch
 from .generation import Generation
 from .kv_cache import PagedKVCache, PagePool, pages_for
@@ -29,7 +29,6 @@ from .sequence import SamplingParams, Sequence, TokenEvent
 from .text_stream import TextStream
 
 LOGIT_ROWS = 64  # tokens a step when the logits of all are wanted
-MAXIMUM_THREADS, MAXIMUM_CONTEXT, MAXIMUM_BATCH, MAXIMUM_SEQUENCES = 1 << 10, 1 << 24, 1 << 16, 1 << 12
 
 
 class Engine:
@@ -78,13 +77,12 @@ class Engine:
         started = time.perf_counter()
         types = (cache_type, cache_type) if isinstance(cache_type, str) else (cache_type[0], cache_type[1])
         for name in types:
-            if name not in CACHE_TYPES:
-                raise InvalidRequest(f"cache type {name!r} is not supported; choose one of: {', '.join(CACHE_TYPES)}")
-        threads = whole("threads", threads or 0, 0, MAXIMUM_THREADS)
-        context_length = whole("context_length", context_length or 0, 0, MAXIMUM_CONTEXT)
-        batch_size = whole("batch_size", batch_size, 1, MAXIMUM_BATCH)
-        max_sequences = whole("max_sequences", max_sequences, 1, MAXIMUM_SEQUENCES)
-        cache_tokens = whole("cache_tokens", cache_tokens or 0, 0, MAXIMUM_CONTEXT * MAXIMUM_SEQUENCES)
+            one_of("cache_type", name, CACHE_TYPES)
+        threads = limited("threads", threads or 0)
+        context_length = limited("context_length", context_length or 0)
+        batch_size = limited("batch_size", batch_size)
+        max_sequences = limited("max_sequences", max_sequences)
+        cache_tokens = limited("cache_tokens", cache_tokens or 0)
         notes: list[str] = []
         program = architectures.build(gguf, context_length)
         context, n_pages = cache_size(program, types, context_length, max_sequences, cache_tokens, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import pytest
 import tiny
+
+from cpuinfer.cli import main, options
+from cpuinfer.engine.arguments import LIMITS
+from cpuinfer.engine.sequence import RANGES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -73,9 +78,46 @@ def test_errors_are_one_line_with_the_right_code(arguments, code, tmp_path) -> N
     assert len(result.stderr.strip().splitlines()) == 1 and b"Traceback" not in result.stderr and not result.stdout
 
 
-def test_bad_values_are_refused_before_the_model_is_read(model) -> None:
-    result = run("run", model, "x", "--temp", "-3")
-    assert result.returncode == 1 and b"temperature" in result.stderr
+def refused(capsys, *arguments: str) -> str:
+    """The one line of a usage error."""
+    with pytest.raises(SystemExit) as left:
+        main(list(arguments))
+    gc.enable()  # the program starts without
+    out, errors = capsys.readouterr()
+    assert left.value.code == 2 and not out and len(errors.splitlines()) == 1, errors
+    return errors
+
+
+@pytest.mark.parametrize("name", [n for n in options.GENERATION if {n, options.ARGUMENTS.get(n)} & {*RANGES, *LIMITS}])
+def test_a_number_out_of_range_is_wrong_usage_told_before_the_model_is_looked_for(name, capsys) -> None:
+    _, _, flags, _ = options.GENERATION[name]
+    low, high = (RANGES | LIMITS)[options.ARGUMENTS.get(name, name)]
+    wrong = [str(low - 1), str(high + 1), "many", ""] + (["nan", "inf"] if isinstance(low, float) else ["1.5"])
+    for flag in flags:
+        for value in wrong:
+            assert flag in refused(capsys, "run", "missing.gguf", "x", flag, value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run missing.gguf x --cache-type-k q4_0",
+        "run missing.gguf x --stop=",
+        "chat missing.gguf --top-p 2",
+        "compile missing.gguf -t -1",
+        "perplexity missing.gguf missing.txt -b 0",
+        "perplexity missing.gguf missing.txt -c 3",
+        "bench missing.gguf -p -1",
+        "bench missing.gguf -n 1,x",
+        "bench missing.gguf -d 99999999999",
+        "bench missing.gguf -t 5000",
+        "bench missing.gguf -b 0",
+        "bench missing.gguf -r 0",
+    ],
+)
+def test_options_of_every_command_are_refused_by_name(line, capsys) -> None:
+    arguments = line.split()
+    assert next(a for a in arguments if a.startswith("-")).rstrip("=") in refused(capsys, *arguments)
 
 
 def test_a_prompt_longer_than_the_context_names_both_numbers(model) -> None:
