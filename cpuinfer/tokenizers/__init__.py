@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import GGUFError, UnsupportedModel
+from ..errors import GGUFError, InvalidRequest, UnsupportedModel
 from .special import CONTROL, END_KEYS, END_TEXTS, FILL_TEXTS, UNDEFINED, UNKNOWN, UNUSED, SpecialTokens, types_of
 
 MODELS = {"llama": "spm", "gpt2": "bpe"}
@@ -111,9 +111,13 @@ class Tokenizer:
             else:
                 ids += self._encode_text(piece, after_special)
             after_special = isinstance(piece, int)
+        if self.n_vocab in ids:
+            lost = next(c for c in text if self.n_vocab in self._encode_text(c, False))
+            raise InvalidRequest(f"the model's vocabulary has no token for the character U+{ord(lost):04X} of this text; leave it out or use another model")
         return ids
 
     def _encode_text(self, text: str, after_special: bool) -> list[int]:
+        """Ids of a text, never of special tokens; n_vocab for what the vocabulary cannot spell."""
         raise NotImplementedError
 
     # ---- ids to text ---------------------------------------------------------------------------------------------------------------

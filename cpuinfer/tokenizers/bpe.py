@@ -1,9 +1,12 @@
-"""GGUF tokenizer `gpt2`: byte-level BPE, run by the tokenizers library. Vocabulary texts spell bytes with the printable characters that GPT-2 chose for them."""
+"""GGUF tokenizer `gpt2`: byte-level BPE, run by the tokenizers library. Vocabulary texts spell bytes with the printable characters that GPT-2 chose for them.
+
+The library knows ordinary tokens only: no merge and no look-up can then make a special one, whatever its text is.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import GGUFError
@@ -19,7 +22,16 @@ def _byte_characters() -> dict[str, int]:
 
 
 BYTES = _byte_characters()
+_NO_TEXT = "\U0010ffff"  # no text that spells bytes
 _at_space = operator.methodcaller("partition", " ")
+
+
+def _merges_that_make(texts: Collection[str]) -> set[str]:
+    """Lines of merges that may make one of these tokens (Qwen's make </s>): looking for them takes milliseconds, a try with them a tenth of a second.
+
+    Long texts are left to the try: their lines would fill the memory.
+    """
+    return {f"{text[:n]} {text[n:]}" for text in texts if len(text) <= 64 for n in range(1, len(text))}
 
 
 def load(metadata: Mapping[str, Any]) -> BPETokenizer:
@@ -33,14 +45,22 @@ class BPETokenizer(Tokenizer):
 
         rule = pretokenizers.get(str(metadata.get("tokenizer.ggml.pre", "default")))
         super().__init__(metadata, add_bos=rule.add_bos)
-        vocabulary = dict(zip(reversed(self.tokens), range(self.n_vocab - 1, -1, -1)))  # of twins the first counts
-        merges = [(left, right) for left, _, right in map(_at_space, required(metadata, "merges"))]
+        ordinary = list(self.tokens)
+        for i in self.special.all_ids:
+            ordinary[i] = _NO_TEXT
+        vocabulary = dict(zip(reversed(ordinary), range(self.n_vocab - 1, -1, -1)))  # of twins the first counts
+        vocabulary[_NO_TEXT] = self.n_vocab  # of bytes that have no token, which the library would drop without a word
+        options: dict[str, Any] = {"ignore_merges": rule.ignore_merges, "unk_token": _NO_TEXT}
+        merges = list(required(metadata, "merges"))
+        if unwanted := _merges_that_make(self.special.texts).intersection(merges):
+            merges = [merge for merge in merges if merge not in unwanted]
+        pairs = [(left, right) for left, _, right in map(_at_space, merges)]
         try:
             try:
-                model = models.BPE(vocabulary, merges, ignore_merges=rule.ignore_merges)
-            except Exception:  # a merge whose pieces or result are no tokens, which can never take part: 0.3 s to look for in a large file
-                merges = [(left, right) for left, right in merges if left in vocabulary and right in vocabulary and left + right in vocabulary]
-                model = models.BPE(vocabulary, merges, ignore_merges=rule.ignore_merges)
+                model = models.BPE(vocabulary, pairs, **options)
+            except Exception:  # a merge whose pieces or result are no ordinary tokens, which can never take part: 0.3 s to look for in a large file
+                pairs = [(left, right) for left, right in pairs if left in vocabulary and right in vocabulary and left + right in vocabulary]
+                model = models.BPE(vocabulary, pairs, **options)
         except Exception as error:  # the library raises plain exceptions of many kinds
             raise GGUFError(f"the tokenizer's vocabulary and merges cannot be used: {error}; the file is damaged") from error
         self._library = Library(model)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from ..errors import TemplateError
+from ..errors import InvalidRequest, TemplateError
 from . import Tokenizer
 from .message_marks import Marks, mapped, unmarked
+from .messages import Form, Messages, call_form, checked, content_form
 from .sandbox import Sandbox
 
 CHATML = (
@@ -24,6 +25,8 @@ CHATML = (
 KEY = "tokenizer.chat_template"
 # Some files give turn markers as user-defined tokens (Command-R, early Gemma). Tags of one word, such as <think>, are not markers: models write them in their answers.
 _MARKER = re.compile(r"(?!</?(?!start_of_turn|end_of_turn)[a-z_]+>)[<\[].*[>\]]", re.DOTALL)
+# What a template must name to have a use for parts of a content, or for developers.
+_PART, _DEVELOPER = re.compile(r"\btext\b"), re.compile("""['"]developer['"]""")
 # Name in a template -> name in the file's keys.
 _NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "sep_token": "seperator", "cls_token": "cls", "mask_token": "mask"}
 
@@ -59,14 +62,15 @@ class ChatTemplate:
         self._names = {"bos_token": self._text(tokenizer.bos_id), "eos_token": self._text(tokenizer.eos_id), **(names or {})}
         self._sandbox = Sandbox(source, lambda: clock())
         self._tool_sandbox = Sandbox(tool_source, lambda: clock()) if tool_source else self._sandbox
-        sources = source + (tool_source or "")
-        markers = {text for text in tokenizer.special.user_texts if _MARKER.fullmatch(text) and text in sources}
+        self._sources = source + (tool_source or "")
+        self._forms: dict[tuple[bool, bool], Form] = {}  # by whether there are tools, and calls of them
+        markers = {text for text in tokenizer.special.user_texts if _MARKER.fullmatch(text) and text in self._sources}
         self._guarded = frozenset(tokenizer.special.id_of(text) for text in markers)
-        self._marks = Marks(tokenizer.special.control_texts | markers, sources, lambda text: [(start, end) for start, end, _ in self._controls(text, [])])
+        self._marks = Marks(tokenizer.special.control_texts | markers, lambda text: [(start, end) for start, end, _ in self._controls(text, [])])
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, tools: list[Any] | None = None, **extra: Any) -> str:
         """The conversation as the model's template writes it. Raises TemplateError with the template's own words, or where it breaks its limits."""
-        return self._render(self._given(messages, tools, extra), add_generation_prompt, lambda text: text)
+        return self._render(self._given(messages, tools, extra), add_generation_prompt, str)
 
     def tokens(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, tools: list[Any] | None = None, **extra: Any) -> list[int]:
         """Ids of the rendered conversation: the template's own markers are special tokens, message text never is. BOS by the file's rule, never twice."""
@@ -84,7 +88,7 @@ class ChatTemplate:
     def _marked(self, given: dict[str, Any], add_generation_prompt: bool) -> tuple[str, list[tuple[int, int]]]:
         """The rendered text, and the spans of it that message_marks marks."""
         marks = self._marks
-        text = self._render(given, add_generation_prompt, lambda part: part)
+        text = self._render(given, add_generation_prompt, str)
         if not marks.in_any(given):
             return text, []
         table = marks.table(given, text)
@@ -107,15 +111,27 @@ class ChatTemplate:
         return [place for place in found if place[2] in special.control_ids or place[2] in self._guarded]
 
     def _given(self, messages: Any, tools: Any, extra: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(messages, (list, tuple)) or not all(isinstance(message, Mapping) for message in messages):
-            raise TemplateError("messages must be a list of {'role': ..., 'content': ...}")
-        return {"messages": messages, "tools": tools, "documents": None, **extra}
+        """What the template gets, the messages in its form."""
+        given = {"messages": checked(messages), "tools": tools, "documents": None, **extra}
+
+        def trial(messages: Messages) -> str:
+            return self._render(given | {"messages": messages}, True, str)
+
+        calls = any("tool_calls" in message for message in given["messages"])
+        kind = bool(tools), calls
+        if kind not in self._forms:
+            form = content_form(trial) if _PART.search(self._sources) else Form()
+            self._forms[kind] = call_form(trial, form.parts) if calls else form
+        given["messages"] = self._forms[kind].of(given["messages"], knows_developer=bool(_DEVELOPER.search(self._sources)))
+        return given
 
     def _render(self, given: dict[str, Any], add_generation_prompt: bool, change: Callable[[str], str]) -> str:
         try:
             changed = {name: mapped(value, change) for name, value in given.items()}
+            for message, own in zip(changed["messages"], given["messages"]):
+                message["role"] = own["role"]  # one of the known words, which templates put into their markers
         except RecursionError:
-            raise TemplateError("the messages are nested too deeply") from None
+            raise InvalidRequest("the messages are nested too deeply") from None
         sandbox = self._tool_sandbox if given["tools"] else self._sandbox
         return sandbox.render({**self._names, "add_generation_prompt": add_generation_prompt, **changed})
 

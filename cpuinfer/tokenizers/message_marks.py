@@ -1,11 +1,10 @@
 """Tells message text from template text in what a template wrote.
 
-A control token's text always holds a character such as <, | or [. In the messages each of these is replaced by a stand-in, a private-use character that occurs nowhere
-else, one for one; the template then runs on the marked messages, and every stand-in in its output is a character that came from a message, wherever the template moved
-it. A control token that holds one is refused. Two rounds, since templates look at what they are given:
+Every character that occurs in a control token's text is replaced in the messages (all of them but the roles, which are known words) by a stand-in, a private-use character that
+occurs nowhere else, one for one. The template runs on messages that are marked so and look to it as they are (marked_text.py), and every stand-in in its output is a character
+that came from a message, wherever the template moved it. A control token that holds one is refused. Two rounds, since a template may do what shows it the stand-ins:
 
-1. All such characters are marked, except in tags that the template itself names and that are no control token (</think>, which templates split at). If the output,
-   unmarked, is the output for the unmarked messages, nothing depended on them, and the text is exactly the template's.
+1. All such characters are marked. If the output, unmarked, is the output for the unmarked messages, nothing depended on them, and the text is exactly the template's.
 2. Otherwise only texts of control tokens are marked, and beginnings and ends of them at the ends of a text (two texts may be joined). What the template then writes
    counts: it differs from the unmarked output only where the template treats control tokens' texts in messages specially. A control token that occurs more often than in
    the first round was put together from message text: all its occurrences are then plain text. The prompt may suffer, but nobody has forged a turn.
@@ -18,31 +17,23 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from ..errors import TemplateError
+from ..errors import InvalidRequest
+from .marked_text import Marked
 
-# What roles, names and keys consist of is never marked: templates compare it.
-_ORDINARY = re.compile(r"[\w\s.,:'\"-]")
-_TAG = re.compile(r"</?[A-Za-z_][\w-]*>")
+_ESCAPED = re.compile(r"[\"\\\x00-\x1f]")  # what JSON writes otherwise: stand-ins would be written as they are
 _FIRST_STAND_IN, _LAST_STAND_IN = 0xF0000, 0x10FFFD
 
 
 class Marks:
-    """Marking for one template. dangerous: texts that messages must not turn into tokens; find(text) -> their places (start, end) in a text. source: the template."""
+    """dangerous: texts that messages must not turn into tokens; find(text) -> their places (start, end) in a text."""
 
-    def __init__(self, dangerous: Collection[str], source: str, find: Callable[[str], list[tuple[int, int]]]):
+    def __init__(self, dangerous: Collection[str], find: Callable[[str], list[tuple[int, int]]]):
         self._dangerous, self._find = dangerous, find
-        telling = {character for character in set("".join(dangerous)) if not _ORDINARY.match(character)}
-        # A control token of ordinary characters alone is marked, by its first one, where it occurs as a whole.
-        words = sorted((text for text in dangerous if telling.isdisjoint(text)), key=len, reverse=True)
-        self.characters = sorted(telling | {text[0] for text in words})
-        tags = sorted(set(_TAG.findall(source)).difference(dangerous), key=len, reverse=True)
-        self._tags = frozenset(tags)
-        choices = [re.escape(text) for text in (*tags, *words)] + (["[" + "".join(map(re.escape, sorted(telling))) + "]"] if telling else [])
-        self._all = re.compile("|".join(choices)) if dangerous else None
+        self.characters = sorted({character for text in dangerous for character in _ESCAPED.sub("", text) or text})
 
     def in_any(self, value: Any) -> bool:
         """Whether a message holds anything to mark."""
-        return self._all is not None and any(self._all.search(text) for text in strings(value))
+        return any(not set(self.characters).isdisjoint(text) for text in strings(value))
 
     def table(self, *used: Any) -> dict[int, int]:
         """Stand-ins for the marked characters, none of which occurs in what is used."""
@@ -52,9 +43,7 @@ class Marks:
 
     def mark_all(self, text: str, table: dict[int, int]) -> str:
         """Round 1."""
-        if self._all is None:
-            return text
-        return self._all.sub(lambda match: match[0] if match[0] in self._tags else match[0].translate(table), text)
+        return Marked(text, text.translate(table))
 
     def mark_dangerous(self, text: str, table: dict[int, int]) -> str:
         """Round 2."""
@@ -66,7 +55,7 @@ class Marks:
         characters = list(text)
         for start, end in spans:
             characters[start:end] = text[start:end].translate(table)
-        return "".join(characters)
+        return Marked(text, "".join(characters))
 
     @functools.cached_property
     def _parts(self) -> tuple[set[str], set[str]]:
@@ -99,7 +88,7 @@ def strings(value: Any) -> Iterable[str]:
 
 
 def mapped(value: Any, change: Any) -> Any:
-    """A copy of messages in plain dicts and lists, with change(text) for every text; TemplateError for objects of other kinds."""
+    """A copy of messages in plain dicts and lists, with change(text) for every text; InvalidRequest for objects of other kinds."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -108,4 +97,4 @@ def mapped(value: Any, change: Any) -> Any:
         return [mapped(item, change) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise TemplateError(f"a message holds a {type(value).__name__}; only text, numbers, lists and dicts can be written by a template")
+    raise InvalidRequest(f"a message holds a {type(value).__name__}; only text, numbers, lists and dicts can be written by a template")

@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import TemplateError
 from . import limits
 from .limits import TooLarge
+from .marked_text import joined, written
 
 SECONDS = 2.0
 _GRACE = 3.0  # seconds that a stopped thread gets to end
@@ -117,7 +118,7 @@ def _environment_class() -> type:
             return value
 
         def concat(self, parts: Any) -> str:  # type: ignore[override]
-            return str(self.made("".join(limits.collected(parts, 0))))
+            return self.made(joined(limits.collected(parts, 0)))
 
         def limited_concat(self, parts: tuple[Any, ...]) -> str:
             return self.concat(part if isinstance(part, str) else str(self.shown(part)) for part in parts)
@@ -201,7 +202,7 @@ class Sandbox:
             environment.globals["strftime_now"] = lambda pattern: self._clock().strftime(str(pattern)[:256])
             self._template = environment.from_string(self._source)
         self._template.environment.budget = limits.BUDGET
-        return str(self._template.render(variables))
+        return written(self._template.render(variables))
 
     @staticmethod
     def _refuse(message: Any) -> None:

@@ -48,13 +48,16 @@ class SpecialTokens:
         kinds = np.array(types)
         controls: dict[str, int] = {}
         users: dict[str, int] = {}
+        self.all_ids: list[int] = []  # twins too
         for wanted, found in (((CONTROL, UNKNOWN), controls), ((USER_DEFINED,), users)):
             for i in np.flatnonzero(np.isin(kinds, wanted)).tolist():
+                self.all_ids.append(i)
                 if tokens[i]:
                     found.setdefault(tokens[i], i)
         self.control_ids = frozenset(controls.values())
         self.control_texts = frozenset(controls)
         self.user_texts = frozenset(users)
+        self.texts = self.control_texts | self.user_texts
         self._strip_right = strip_right
         self._ids = {**users, **controls}
         lengths: dict[str, set[int]] = {}

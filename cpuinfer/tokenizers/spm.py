@@ -34,28 +34,29 @@ class SPMTokenizer(Tokenizer):
         scores = required(metadata, "scores")
         if len(scores) != self.n_vocab:
             raise GGUFError(f"tokenizer.ggml.scores has {len(scores)} entries for {self.n_vocab} tokens; the file is damaged")
+        self._unknown = self._file_unknown(metadata)
         try:
             self._library = sentencepiece.SentencePieceProcessor()
-            self._library.LoadFromSerializedProto(_model(self.tokens, scores, self.types, self._unknown(metadata)))
+            self._library.LoadFromSerializedProto(_model(self.tokens, scores, self.types))
         except GGUFError:
             raise
         except Exception as error:  # the library raises RuntimeError with its own words
             raise GGUFError(f"the tokenizer's vocabulary cannot be used: {error}; the file is damaged") from error
 
-    def _unknown(self, metadata: Mapping[str, Any]) -> int:
-        """The library needs an unknown token: the file's, or the first token that no text can become."""
+    def _file_unknown(self, metadata: Mapping[str, Any]) -> int:
+        """What stands for characters that the vocabulary cannot spell: the file's own unknown token, else n_vocab, which `encode` refuses."""
         named = self._id(metadata, "unknown_token_id")
-        if named is not None and self.types[named] != BYTE:
+        if named is not None and self.types[named] == UNKNOWN:
             return named
-        for wanted in (UNKNOWN, CONTROL):
-            if wanted in self.types:
-                return list(self.types).index(wanted)
-        raise GGUFError("the tokenizer has neither an unknown nor a control token; the file is damaged")
+        return self.types.index(UNKNOWN) if UNKNOWN in self.types else self.n_vocab
 
     def _encode_text(self, text: str, after_special: bool) -> list[int]:
         if self._add_space_prefix and after_special:
             text = " " + text
-        return self._library.EncodeAsIds(text)
+        ids = self._library.EncodeAsIds(text)
+        if self._unknown != self.n_vocab and self.n_vocab in ids:
+            return [self._unknown if token == self.n_vocab else token for token in ids]
+        return ids
 
     def _text_bytes(self, token: int) -> bytes:
         text = self.tokens[token]
@@ -116,27 +117,40 @@ def _two_byte_varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (values & 127 | 128).astype("u1"), (values >> 7).astype("u1")
 
 
-def _model(tokens: list[str], scores: Any, types: list[int], unknown: int) -> bytes:
-    """ModelProto: pieces (text, score, type), BPE with byte fallback, no normalization, no added space. Special tokens never come here as text, so they are plain controls."""
+def _no_text(token: int) -> bytes:
+    """A unique text that nothing written can become: of more than one character, and the first is none."""
+    return b"\xf4\x8f\xbf\xbf%d" % token
+
+
+def _model(tokens: list[str], scores: Any, types: list[int]) -> bytes:
+    """ModelProto: pieces (text, score, type), BPE with byte fallback, no normalization, no added space. The piece after the vocabulary is the library's unknown one.
+
+    Special tokens have no text here: nothing that is written can become one, whatever theirs is. Text may become any other token that is not a byte, unused ones too: llama.cpp
+    makes no difference.
+    """
     kinds = np.array(types)
-    # Text may become any token that is not a control or a byte, unused and user-defined ones too: llama.cpp makes no difference.
-    kinds = np.where((kinds == CONTROL) | (kinds == UNKNOWN), CONTROL, np.where(kinds == BYTE, BYTE, NORMAL))
-    kinds[unknown] = UNKNOWN
+    special = np.isin(kinds, (CONTROL, UNKNOWN, USER_DEFINED))
+    kinds = np.where(special, CONTROL, np.where(kinds == BYTE, BYTE, NORMAL))
     raw = [text.encode() for text in tokens]
+    for i in np.flatnonzero(special).tolist():
+        raw[i] = _no_text(i)
     if len(set(raw)) < len(raw) or b"" in raw or b"\0" in b"".join(raw):
-        # The library wants unique texts without NUL; a later twin can never be made from text anyway, and NUL is a byte token.
+        # The library wants unique texts without NUL. Of twins a byte counts (without all of them the library has no byte fallback), else the first; NUL is a byte token.
+        order = np.argsort(kinds != BYTE, kind="stable").tolist()
         seen = {b""}
-        for i, text in enumerate(raw):
+        for i in order:
+            text = raw[i]
             if text in seen or b"\0" in text:
-                raw[i] = b"\xf4\x8f\xbf\xbf%d" % i  # U+10FFFF is no character
-                kinds[i] = UNKNOWN if i == unknown else CONTROL
+                raw[i], kinds[i] = _no_text(i), CONTROL
             seen.add(text)
-    trainer = _integer(3, _BPE) + _integer(4, len(tokens)) + _integer(35, int(np.count_nonzero(kinds == BYTE) == 256)) + _integer(40, unknown)
+    raw.append(_no_text(len(raw)))
+    kinds = np.append(kinds, UNKNOWN)
+    trainer = _integer(3, _BPE) + _integer(4, len(raw)) + _integer(35, int(np.count_nonzero(kinds == BYTE) == 256)) + _integer(40, len(tokens))
     for number in (41, 42, 43):  # bos, eos and padding are none of the library's business
         trainer += _integer(number, -1 & (1 << 64) - 1)
-    trainer += _field(45, raw[unknown])
+    trainer += _field(45, raw[-1])
     normalizer = _field(1, b"identity") + _integer(3, 0) + _integer(4, 0) + _integer(5, 1)
-    return _pieces(raw, np.asarray(scores, "<f4"), kinds).tobytes() + _field(2, trainer) + _field(3, normalizer)
+    return _pieces(raw, np.append(scores, 0.0).astype("<f4"), kinds).tobytes() + _field(2, trainer) + _field(3, normalizer)
 
 
 def _pieces(raw: list[bytes], scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuinfer import tokenizers
-from cpuinfer.errors import GGUFError
+from cpuinfer.errors import GGUFError, InvalidRequest
 from cpuinfer.tokenizers.special import CONTROL, USER_DEFINED, SpecialTokens
 
 
@@ -61,6 +62,67 @@ def test_control_tokens_are_parsed_where_asked_for_and_user_defined_ones_always(
     assert tokenizer.encode("<c><u>") == [control, defined]
     assert tokenizer.encode("<c><u>", parse_special=False) == [*plain, defined]
     assert tokenizer.encode_parts([("<c>", True), ("<c>", False), ("<u>", False)]) == [control, *plain, defined]
+
+
+@st.composite
+def vocabularies(draw: Any) -> dict[str, Any]:
+    """Both kinds, with any spelling and any type for any token: twins of words, what merges make, single characters, byte tokens."""
+    texts = draw(st.lists(st.text("abcé ▁Ġ<0x61>", min_size=1, max_size=5) | st.sampled_from(["<0x61>", "a", "é", "ab", "Ã©", "<unk>"]), min_size=1, max_size=8))
+    if draw(st.booleans()):
+        metadata = oracle.spm({text: -float(n) for n, text in enumerate(texts)} | {"a": -9.0, "ab": -1.0}, add_space_prefix=False, add_bos_token=False)
+        kinds, first = [oracle.NORMAL, oracle.CONTROL, oracle.USER_DEFINED, oracle.UNKNOWN, oracle.UNUSED], 259
+    else:
+        merges = ("a b", "ab c", "b c", "Ã ©", "Ġ a", "< 0")
+        metadata = oracle.bpe(merges, words=tuple(texts), pre=draw(st.sampled_from(["gpt-2", "llama-bpe"])), add_bos_token=False)
+        kinds, first = [oracle.NORMAL, oracle.CONTROL, oracle.USER_DEFINED, oracle.UNKNOWN], draw(st.sampled_from([97, 256]))
+    types = metadata["tokenizer.ggml.token_type"]
+    for i in range(first, len(types)):
+        types[i] = draw(st.sampled_from(kinds)) if first != 97 or i in (97, 98, 99) or i > 255 else types[i]
+    order = draw(st.permutations(range(first, len(types)))) if first == 256 else range(first, len(types))  # twins in any order
+    for key in ("tokens", "token_type", "scores"):
+        if (values := metadata.get(f"tokenizer.ggml.{key}")) is not None:
+            new = [*list(values[:first]), *(values[i] for i in order)]
+            metadata[f"tokenizer.ggml.{key}"] = new if key == "tokens" else np.array(new, values.dtype)
+    if first == 259:  # a space has a token of its own in any case
+        metadata["tokenizer.ggml.tokens"].append("▁")
+        metadata["tokenizer.ggml.scores"] = np.append(metadata["tokenizer.ggml.scores"], np.float32(-10))
+        metadata["tokenizer.ggml.token_type"] = np.append(metadata["tokenizer.ggml.token_type"], np.int32(oracle.NORMAL))
+    return metadata
+
+
+@settings(max_examples=400, deadline=None)
+@given(vocabularies(), st.text("abcé <0x61>", max_size=12))
+def test_whatever_control_tokens_are_called_text_yields_none_and_loses_nothing(metadata: dict[str, Any], text: str) -> None:
+    tokenizer = tokenizers.load(metadata)
+    try:
+        ids = tokenizer.encode(text, parse_special=False)
+    except InvalidRequest as error:  # a byte that has no other token than a control token
+        assert "no token for the character" in str(error)
+        return
+    assert not any(tokenizer.is_control(i) for i in ids)
+    shown = b"".join(tokenizer.token_bytes(i) if tokenizer.token_bytes(i) else tokenizer.piece(i).replace("▁", " ").encode() for i in ids)
+    assert shown == text.encode()
+
+
+def test_a_merge_that_spells_a_control_token_does_not_make_it_from_text() -> None:
+    for pre in ("gpt-2", "llama-bpe"):
+        metadata = oracle.bpe(("e n", "en d", "end s"), pre=pre, add_bos_token=False)
+        metadata["tokenizer.ggml.token_type"][257] = CONTROL
+        tokenizer = tokenizers.load(metadata)
+        assert tokenizer.encode("end ends", parse_special=False) == [256, ord("d"), 32, 256, ord("d"), ord("s")] or pre == "llama-bpe"
+        assert 257 not in tokenizer.encode("end ends", parse_special=False)
+        assert tokenizer.encode("end") == [257]
+
+
+def test_a_character_without_a_token_is_refused_by_name() -> None:
+    metadata = oracle.bpe()
+    metadata["tokenizer.ggml.token_type"][ord("q")] = CONTROL
+    with pytest.raises(InvalidRequest, match=r"U\+0071"):
+        tokenizers.load(metadata).encode("faq", parse_special=False)
+    metadata = oracle.spm({"a": -1.0}, byte_tokens=False)
+    metadata["tokenizer.ggml.token_type"][0] = CONTROL
+    with pytest.raises(InvalidRequest, match=r"U\+00E9"):
+        tokenizers.load(metadata).encode("aé", add_bos=False)
 
 
 def test_parts_are_one_text_for_the_tokenizer() -> None:
