@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Detokenizer:
-    """push(id) gives the characters that are complete now; bytes of an unfinished one (at most 3) wait. flush() gives one U+FFFD for them."""
+    """push(id) gives the characters that are complete now; bytes of an unfinished one (at most 3) wait. flush() gives U+FFFD for them."""
 
     def __init__(self, tokenizer: Any, special: bool = False):
         self._tokenizer, self._special = tokenizer, special
@@ -20,4 +20,4 @@ class Detokenizer:
         """The end. cut: it was not the model that ended the text, so an unfinished character is none of its faults and is dropped."""
         if cut:
             self._decoder.reset()
-        return self._decoder.decode(b"", final=True)[:1]
+        return self._decoder.decode(b"", final=True)
