@@ -11,21 +11,26 @@ from .options import GENERATION, MODEL, load, sampling, with_options
 from .terminal import PromptProgress, Terminal, read_stdin, stats_line
 
 
+HELP = "Answer one prompt. Text piped into stdin is the prompt, or follows PROMPT after a blank line; its last line's end is not part of it, except with --raw."
+
+
 def register(app: typer.Typer) -> None:
-    app.command("run", help="Answer one prompt. Text piped into stdin is the prompt, or follows PROMPT after a blank line.")(run)
+    app.command("run", help=HELP)(run)
 
 
 @with_options(GENERATION)
 def run(
     model: str = MODEL,
     prompt: list[str] = typer.Argument(None, metavar="[PROMPT]...", help="The prompt; words are joined by spaces.", show_default=False),
-    raw: bool = typer.Option(False, "--raw", help="Plain completion, no chat template."),
+    raw: bool = typer.Option(False, "--raw", help="Plain completion, no chat template; piped text to the last byte."),
     system: str = typer.Option(None, "--system", help="System message.", show_default=False),
     **options: Any,
 ) -> None:
     terminal = Terminal(options["quiet"], options["verbose"])
     name, words = _model_or_prompt(model, prompt or [])
-    piped = read_stdin(terminal).removeprefix("\ufeff").rstrip("\r\n")  # some shells put a byte order mark before what they pipe
+    piped = read_stdin(terminal)
+    if not raw:  # what `echo` and some shells add: the end of the last line, a byte order mark
+        piped = piped.removeprefix("\ufeff").removesuffix("\r\n" if piped.endswith("\r\n") else "\n")
     text = "\n\n".join(part for part in (" ".join(words), piped) if part)
     if not text:
         raise typer.BadParameter("there is no prompt: give one as an argument or pipe text into stdin (for a conversation: cpuinfer chat)", param_hint="PROMPT")

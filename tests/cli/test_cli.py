@@ -41,10 +41,36 @@ def test_run_prints_the_answer_and_nothing_else(model) -> None:
     assert first.stderr == second.stderr == b""
 
 
+def tokens(*arguments: str, stdin: str | None = None) -> int:
+    """Of the prompt, as run counts them."""
+    result = run("run", *arguments, "--json", *GREEDY, stdin=stdin and stdin.encode())
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)["prompt_tokens"]
+
+
 def test_piped_text_follows_the_prompt_after_a_blank_line(model) -> None:
-    joined = run("run", model, "the", "and", "--raw", "--json", *GREEDY, stdin=b"in an\n\n")
+    joined = run("run", model, "the", "and", "--raw", "--json", *GREEDY, stdin=b"in an")
     whole = run("run", model, "the and\n\nin an", "--raw", "--json", *GREEDY)
     assert json.loads(joined.stdout)["tokens"] == json.loads(whole.stdout)["tokens"]
+
+
+def test_of_piped_text_only_the_end_of_its_last_line_is_no_part_of_the_prompt(model) -> None:
+    for piped, prompt in (
+        ("the", "the"),
+        ("the\n", "the"),
+        ("the\r\n", "the"),
+        ("\nthe\n\n\n", "\nthe\n\n"),
+        ("the \r\n\r\n", "the \r\n"),
+        ("\ufeffthe\n", "the"),
+        ("the\r", "the\r"),
+    ):
+        assert tokens(model, stdin=piped) == tokens(model, prompt), piped
+
+
+def test_raw_drops_nothing_of_piped_text(model) -> None:
+    for piped in ("the", "the\n", "the\n\n\n", "\n", "the\r\n", "\ufeffthe"):
+        ids = json.loads(run("tokenize", model, "--json", stdin=piped.encode()).stdout)["ids"]
+        assert tokens(model, "--raw", stdin=piped) == len(ids), piped
 
 
 def test_json_has_the_keys_of_the_contract(model) -> None:
