@@ -110,7 +110,7 @@ def bpe_tokens() -> tuple[list[str], list[str], list[int]]:
 
 
 def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok: str = "spm", template: str | None = TEMPLATE, vectors: str = "f4", **changes: int) -> Path:
-    """Write a random model. vectors: numpy type of norms and biases. changes: dim, ffn, heads, kv_heads, head_dim, layers, context."""
+    """Write a random model. vectors: numpy type of norms and biases. changes: dim, ffn, heads, kv_heads, head_dim, layers, context, rows (of the embedding)."""
     h = {"dim": 256 if "K" in type or type.startswith(("IQ", "TQ")) else 64, "layers": 2, "heads": 4, "kv_heads": 2, "context": 256} | changes
     h = {"head_dim": h["dim"] // h["heads"], "ffn": 2 * h["dim"]} | h
     rng = np.random.default_rng(seed)
@@ -202,7 +202,8 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         if "shared_expert" in layout:
             vector(f"{blk}ffn_gate_inp_shexp", h["dim"], around=0.0)
 
-    writer.add_tensor("token_embd.weight", random_rows(type, len(tokens), h["dim"], rng, 2.0), raw_dtype=gguf.GGMLQuantizationType[type])
+    rows = h.get("rows", len(tokens))
+    writer.add_tensor("token_embd.weight", random_rows(type, rows, h["dim"], rng, 2.0), raw_dtype=gguf.GGMLQuantizationType[type])
     if "positions" in layout:
         writer.add_tensor("position_embd.weight", rng.standard_normal((h["context"], h["dim"])).astype(np.float32))
     if "embedding_norm" in layout:
@@ -210,7 +211,7 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
     if "no_output_norm" not in layout:
         norm("output_norm")
     if "output" in layout:
-        linear("output", len(tokens), h["dim"], "output_bias")
+        linear("output", rows, h["dim"], "output_bias")
     for i in range(h["layers"]):
         blk = f"blk.{i}."
         if "no_norms" not in layout:

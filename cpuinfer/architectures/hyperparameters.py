@@ -152,14 +152,14 @@ def read_experts(keys: Keys) -> Experts:
 
 
 def vocabulary_size(file: GGUFFile) -> int:
-    """Rows of the token embedding, which must equal the tokenizer's length."""
+    """Rows of the token embedding: at least the tokenizer's length. Files often have more, so that the count is a round one."""
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise GGUFError(f"{file.path}: tensor token_embd.weight is missing; the file is incomplete")
     rows = embedding.shape[0]
     tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if tokens is not None and len(tokens) != rows:
-        raise GGUFError(f"{file.path}: the tokenizer has {len(tokens)} tokens, but token_embd.weight has {rows} rows; convert the model again")
+    if tokens is not None and len(tokens) > rows:
+        raise GGUFError(f"{file.path}: the tokenizer has {len(tokens)} tokens, but token_embd.weight has only {rows} rows; convert the model again")
     return rows
 
 

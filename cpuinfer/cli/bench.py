@@ -127,7 +127,7 @@ class _Bench:
 
         self._salt += 1
         source = random.Random(self._salt)
-        return [source.randrange(self.model.engine.n_vocab) for _ in range(count)]
+        return [source.randrange(self.model.tokenizer.n_vocab) for _ in range(count)]
 
     def _params(self, count: int) -> Any:
         from ..engine.sequence import SamplingParams

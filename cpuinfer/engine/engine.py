@@ -37,7 +37,7 @@ class Engine:
     def __init__(self, program: Any, cache: PagedKVCache, team: Any, sampler: Sampler, tokenizer: Any, context_length: int, batch_size: int, max_sequences: int):
         self.program, self.cache, self.team, self.tokenizer = program, cache, team, tokenizer
         self.context_length, self.batch_size, self.max_sequences = context_length, batch_size, max_sequences
-        self.n_vocab = program.logits.columns
+        self.n_vocab = program.logits.columns  # rows of the embedding; those from tokenizer.n_vocab on have no token: they are never sampled and no prompt holds them
         self.notes: list[str] = []
         self.timings: dict[str, float] = {}
         self._sampler = sampler
@@ -97,7 +97,7 @@ class Engine:
         except MemoryError as error:
             team.close()
             raise MachineError("not enough memory for the model's workspace; use a smaller batch size (-b) or context (-c)") from error
-        engine = cls(program, cache, team, Sampler(addresses[SAMPLE_KEY], program.logits.columns, context), tokenizer, context, batch_size, max_sequences)
+        engine = cls(program, cache, team, Sampler(addresses[SAMPLE_KEY], tokenizer.n_vocab, context), tokenizer, context, batch_size, max_sequences)
         engine.notes = notes
         engine.timings = {"compile_s": compiled - started, "assemble_s": time.perf_counter() - compiled}
         return engine
@@ -141,7 +141,7 @@ class Engine:
 
     def add(self, tokens: Iterable[int], sampling: SamplingParams | None = None) -> Sequence:
         """Queue a prompt. Raises ContextFull if it leaves no room for a token, InvalidRequest for ids that the model does not have."""
-        tokens = token_ids(tokens, self.n_vocab)
+        tokens = token_ids(tokens, self.tokenizer.n_vocab)
         if not tokens:
             raise InvalidRequest("the prompt is empty: give at least one token")
         if len(tokens) >= self.context_length:

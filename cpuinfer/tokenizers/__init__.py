@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..engine.arguments import token_ids
 from ..errors import GGUFError, InvalidRequest, UnsupportedModel
 from .special import CONTROL, END_KEYS, END_TEXTS, FILL_TEXTS, UNDEFINED, UNKNOWN, UNUSED, SpecialTokens, types_of
 
@@ -127,8 +128,6 @@ class Tokenizer:
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """What a token adds to the text: UTF-8, perhaps part of a character. Control tokens add nothing unless special is asked for."""
-        if not 0 <= token < self.n_vocab:
-            return b""
         kind = self.types[token]
         if kind in (UNUSED, UNDEFINED):
             return b""
@@ -140,7 +139,10 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, ids: Sequence[int], skip_special: bool = False) -> str:
-        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        """Text of ids; bytes that are not UTF-8 become U+FFFD. Raises InvalidRequest for ids that are not in the vocabulary."""
+        return self._decoded(token_ids(ids, self.n_vocab), skip_special)
+
+    def _decoded(self, ids: list[int], skip_special: bool) -> str:
         return b"".join(self.token_bytes(i, not skip_special) for i in ids).decode("utf-8", "replace")
 
     def piece(self, token: int) -> str:

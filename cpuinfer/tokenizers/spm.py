@@ -66,9 +66,8 @@ class SPMTokenizer(Tokenizer):
             return text.encode()
         return text.replace(SPACE, " ").encode()
 
-    def decode(self, ids: Any, skip_special: bool = False) -> str:
-        ids = list(ids)
-        text = super().decode(ids, skip_special)
+    def _decoded(self, ids: list[int], skip_special: bool) -> str:
+        text = super()._decoded(ids, skip_special)
         first = ids[1] if len(ids) > 1 and ids[0] == self.bos_id else (ids[0] if ids else None)
         if self._add_space_prefix and first is not None and not self.is_control(first):
             # The space that encoding put before the first word is not part of the text.

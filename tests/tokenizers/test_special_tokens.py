@@ -181,6 +181,19 @@ def test_control_tokens_add_nothing_to_an_answer_unless_asked_for() -> None:
     assert [tokenizer.is_control(i) for i in (97, 256, 257)] == [False, True, False]
 
 
+@pytest.mark.parametrize("make", [oracle.bpe, lambda: oracle.spm({"▁a": -1.0})], ids=["bpe", "spm"])
+@pytest.mark.parametrize("bad", [-1, 100_000, 2**40, 1.5, "a", None])
+def test_ids_that_are_not_in_the_vocabulary_are_refused_with_its_size(make: Any, bad: Any) -> None:
+    tokenizer = tokenizers.load(make())
+    for ids in ([bad], [97, bad, 98]):
+        with pytest.raises(InvalidRequest, match=f"{tokenizer.n_vocab - 1}"):
+            tokenizer.decode(ids)
+    for ids in ("ab", 97):
+        with pytest.raises(InvalidRequest):
+            tokenizer.decode(ids)
+    assert tokenizer.decode(np.array([97])) == tokenizer.decode([97]) and tokenizer.decode([]) == ""
+
+
 @pytest.mark.parametrize("make", [oracle.bpe, lambda: oracle.spm({"▁a": -1.0}, unused=("b",))])
 def test_every_token_has_a_piece_and_bytes(make: Any) -> None:
     tokenizer = tokenizers.load(make())
