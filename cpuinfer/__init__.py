@@ -2,7 +2,7 @@
 
     import cpuinfer
     with cpuinfer.load("smollm2-135m") as model:
-        for event in model.chat([{"role": "user", "content": "What is the capital of France?"}]):
+        for event in model.chat([{"role": "user", "content": "What is the capital of Japan?"}], temperature=0, max_tokens=100):
             print(event.text, end="", flush=True)
 
 Names are loaded when they are first used: importing this package imports neither numpy nor numba.

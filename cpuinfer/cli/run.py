@@ -10,7 +10,6 @@ import typer
 from .options import GENERATION, MODEL, load, sampling, with_options
 from .terminal import PromptProgress, Terminal, read_stdin, stats_line
 
-
 HELP = "Answer one prompt. Text piped into stdin is the prompt, or follows PROMPT after a blank line; its last line's end is not part of it, except with --raw."
 
 
