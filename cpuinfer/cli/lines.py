@@ -82,13 +82,15 @@ class Typed(Lines):
         from prompt_toolkit.output import create_output
         from prompt_toolkit.utils import is_dumb_terminal
 
+        from . import editing
+
         self._terminal = terminal
         self._unechoed = Unechoed(sys.stdin.fileno())
         self._typed = ""
         # Where stdout is a pipe or a file it carries answers only: the prompt then shows on stderr.
         output = None if is_terminal(sys.stdout) else create_output(sys.stderr)
         self._shows_typed = output is not None or not is_dumb_terminal()
-        self._session: Any = PromptSession(history=_history(), key_bindings=_keys(), output=output)
+        self._session: Any = PromptSession(history=_history(), key_bindings=editing.keys(), output=output)
         self.interrupts = Interrupts(self._interrupt_prompt)
         accept: Any = self._session.default_buffer.accept_handler
 
@@ -139,6 +141,8 @@ class Typed(Lines):
         from prompt_toolkit.input.typeahead import get_typeahead
         from prompt_toolkit.keys import Keys
 
+        from .editing import without_last
+
         source = self._session.input
         keys = get_typeahead(source)  # typed after Enter, before the editor ended
         while more := source.read_keys():
@@ -149,22 +153,10 @@ class Typed(Lines):
             elif press.key in (Keys.ControlM, Keys.ControlJ):
                 self._typed += "\n"
             elif press.key == Keys.ControlH:
-                self._typed = self._typed[:-1]
+                self._typed = without_last(self._typed)
             elif press.key in (Keys.BracketedPaste, Keys.ControlI) or not isinstance(press.key, Keys):
                 self._typed += press.data
         return super().poll()
-
-
-def _keys() -> Any:
-    from prompt_toolkit.key_binding import KeyBindings
-
-    keys = KeyBindings()
-
-    @keys.add("escape", "enter")
-    def _(event: Any) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return keys
 
 
 def _history() -> Any:
