@@ -110,7 +110,10 @@ def bpe_tokens() -> tuple[list[str], list[str], list[int]]:
 
 
 def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok: str = "spm", template: str | None = TEMPLATE, vectors: str = "f4", **changes: int) -> Path:
-    """Write a random model. vectors: numpy type of norms and biases. changes: dim, ffn, heads, kv_heads, head_dim, layers, context, rows (of the embedding)."""
+    """Write a random model. vectors: numpy type of norms and biases.
+
+    changes: dim, ffn, heads, kv_heads, head_dim, layers, context; rows (of the embedding); window; yarn (its factor).
+    """
     h = {"dim": 256 if "K" in type or type.startswith(("IQ", "TQ")) else 64, "layers": 2, "heads": 4, "kv_heads": 2, "context": 256} | changes
     h = {"head_dim": h["dim"] // h["heads"], "ffn": 2 * h["dim"]} | h
     rng = np.random.default_rng(seed)
@@ -133,12 +136,19 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         writer.add_expert_feed_forward_length(h["ffn"] // 2)
     if arch in ("gemma2", "gemma3", "cohere2", "exaone4", "gpt-oss"):
         writer.add_sliding_window(16)
+    if "window" in h:
+        writer.add_sliding_window(h["window"])
+    if "yarn" in h:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(float(h["yarn"]))
+        writer.add_rope_scaling_orig_ctx_len(32)
     if arch in ("command-r", "cohere2", "granite", "minicpm"):
         writer.add_logit_scale(0.5)
     if arch in ("granite", "minicpm"):
         writer.add_embedding_scale(3.0)
         writer.add_residual_scale(0.4)
-        writer.add_attention_scale(0.2)
+        if arch == "granite":
+            writer.add_attention_scale(0.2)
     if arch == "mistral3":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(8.0)
@@ -188,6 +198,8 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
         """Of each expert gate, up and down; as one tensor or split."""
         kind, wide = gguf.GGMLQuantizationType[type], h["ffn"] // 2
         writer.add_tensor(f"{blk}ffn_gate_inp.weight", (rng.standard_normal((N_EXPERTS, h["dim"])) / 4).astype(np.float32))
+        if "expert_bias" in layout:
+            vector(f"{blk}ffn_gate_inp", N_EXPERTS, "bias", 0.0)
         for name, rows, columns in (("gate", wide, h["dim"]), ("up", wide, h["dim"]), ("down", h["dim"], wide)):
             matrices = [random_rows(type, rows, columns, rng) for _ in range(N_EXPERTS)]
             if "split_experts" in layout:
@@ -237,7 +249,7 @@ def model(path: Path, arch: str = "llama", type: str = "F32", seed: int = 0, tok
             linear(blk + "ffn_up", h["ffn"], h["dim"])
             if "no_gate" not in layout:
                 linear(blk + "ffn_gate", h["ffn"], h["dim"])
-        linear(blk + "attn_output", h["dim"], q_rows)
+        linear(blk + "attn_output", h["dim"], q_rows, "expert_bias" if "expert_bias" in layout else "bias")
         if not {"experts", "split_experts"} & set(layout):
             linear(blk + "ffn_down", h["dim"], h["ffn"])
         if "head_norms" in layout:

@@ -9,4 +9,4 @@ from .decoder import decoder
 from .hyperparameters import read
 from .rope import INTERLEAVED
 
-register(Architecture(("arcee",), partial(read, rope_style=INTERLEAVED, activation="relu2"), decoder))
+register(Architecture(("arcee",), partial(read, rope_style=INTERLEAVED, activation="relu2", gated=False), decoder))

@@ -9,6 +9,15 @@ from ..program.builder import Builder, Weights
 from ..program.ops import Buffer
 from .hyperparameters import Hyperparameters
 
+# Tensors that architectures require (Architecture.requires).
+NORMS = ("output_norm", "attn_norm", "ffn_norm")
+BIASES = ("attn_output.bias", "ffn_up.bias", "ffn_down.bias")
+
+
+def layer_norms(*names: str) -> tuple[str, ...]:
+    """Norms (default: NORMS) with their biases."""
+    return tuple(f"{name}.{part}" for name in names or NORMS for part in ("weight", "bias"))
+
 
 def decoder(b: Builder, w: Weights, hp: Hyperparameters, layer: Any = None) -> Buffer:
     """Embedding, layers, last norm, logits. `layer(b, x, weights, hp, i)` replaces decoder_layer."""
@@ -72,11 +81,14 @@ def mlp(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buffe
 
 
 def dense_mlp(b: Builder, h: Buffer, w: Weights, hp: Hyperparameters, ffn: int, suffix: str = "") -> Buffer:
-    """down(activation(gate h) * (up h)), gate and up may be one tensor; without a gate down(activation(up h))."""
+    """down(activation(gate h) * (up h)), gate and up may be one tensor; without a gate (gated is False) down(activation(up h))."""
     w_gate, w_up, w_down = (getattr(w, f"ffn_{name}{suffix}") for name in ("gate", "up", "down"))
-    if w_gate:
+    if w_gate and hp.gated:
         gate, up = b.linear(h, w_gate, w_up, rows=(ffn, ffn))
-    elif b.matrix(w_up, hp.dim).shape[0] == 2 * ffn:
+    elif hp.gated:
+        if b.matrix(w_up, hp.dim).shape[0] == ffn:
+            b.matrix(w_gate, hp.dim)  # missing
+        b.matrix(w_up, hp.dim, 2 * ffn)
         gate, up = b.linear(h, w_up.rows(0, ffn), w_up.rows(ffn, 2 * ffn), rows=(ffn, ffn))
     else:
         gate, up = b.linear(h, w_up, rows=(ffn,)), None

@@ -18,7 +18,7 @@ from ..program.ops import Buffer
 from . import Architecture, register
 from .decoder import decoder, mlp, norm
 from .hyperparameters import Experts, Hyperparameters, Keys, read
-from .rope import INTERLEAVED, read_rope
+from .rope import INTERLEAVED
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,13 @@ class Latent(Hyperparameters):
 
 def hyperparameters(file: GGUFFile, context_length: int) -> Latent:
     keys = Keys(file)
-    h = read(file, context_length, rope_style=None, experts=routed)
+    h = read(file, context_length, rope_style=INTERLEAVED, experts=routed)
     rotated, rank = keys.count("rope.dimension_count"), keys.count("attention.kv_lora_rank")
     key_dim, value_dim = keys.count("attention.key_length_mla", h.key_dim), keys.count("attention.value_length_mla", h.value_dim)
     if key_dim <= rotated:
         raise GGUFError(f"{file.path}: heads of {key_dim} elements, of which {rotated} rotate; the file is damaged")
-    rope = read_rope(keys, key_dim, INTERLEAVED, context_length or h.context_length)
+    rope = h.ropes[0]
+    assert rope is not None
     scale = 1 / math.sqrt(key_dim)
     if keys.get("rope.scaling.type", str, "none") == "yarn":
         # The models scale the scores, not the rotated parts.
@@ -88,4 +89,4 @@ def absorbed(b: Builder, q: Buffer, latent: Buffer, shared: Buffer, w: Weights, 
     return b.linear(b.join_heads(n, (values, 0, hp.value_dim, False)), w.attn_output, rows=(hp.dim,))
 
 
-register(Architecture(("deepseek2",), hyperparameters, partial(decoder, layer=layer)))
+register(Architecture(("deepseek2",), hyperparameters, partial(decoder, layer=layer), ("output_norm", "attn_norm", "ffn_norm", "attn_kv_a_norm")))

@@ -19,4 +19,5 @@ def local_ropes(keys: Keys, h: Hyperparameters) -> tuple[Rope | None, ...]:
 
 
 register(Architecture(("exaone",), partial(read, rope_style=HALVES), decoder))
-register(Architecture(("exaone4",), partial(read, rope_style=HALVES, windows=window_pattern(4), ropes=local_ropes), decoder))
+requires = ("output_norm", "post_attention_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm")
+register(Architecture(("exaone4",), partial(read, rope_style=HALVES, windows=window_pattern(4), ropes=local_ropes), decoder, requires))

@@ -27,6 +27,7 @@ def local_ropes(keys: Keys, h: Hyperparameters) -> tuple[Rope | None, ...]:
 
 
 gemma = partial(read, rope_style=HALVES, activation="gelu", embedding_scale=lambda keys, h: math.sqrt(h.dim), attention_scale=attention_scale)
+NORMS = ("output_norm", "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
 
 register(Architecture(("gemma",), partial(read, rope_style=HALVES, activation="gelu", embedding_scale=lambda keys, h: math.sqrt(h.dim)), decoder))
 register(
@@ -39,6 +40,7 @@ register(
             logit_softcap=lambda keys, h: keys.real("final_logit_softcapping", 30.0),
         ),
         decoder,
+        NORMS,
     )
 )
 register(
@@ -51,5 +53,6 @@ register(
             logit_softcap=lambda keys, h: keys.real("final_logit_softcapping", 0.0),
         ),
         decoder,
+        (*NORMS, "attn_q_norm", "attn_k_norm"),
     )
 )

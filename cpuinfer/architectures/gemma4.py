@@ -16,6 +16,7 @@ from ..program.builder import Builder, Weight, Weights
 from ..program.ops import Buffer
 from . import Architecture, register
 from .decoder import dense_mlp, norm
+from .gemma import NORMS
 from .hyperparameters import Hyperparameters, Keys, read, window_pattern
 from .rope import HALVES, make_rope
 
@@ -126,4 +127,5 @@ def feed_forward(b: Builder, x: Buffer, w: Weights, hp: Gemma4, i: int) -> Buffe
     return b.add(norm(b, dense, w.post_ffw_norm_1, hp), norm(b, routed, w.post_ffw_norm_2, hp))
 
 
-register(Architecture(("gemma4",), hyperparameters, decoder))
+# Which tensors a layer has depends on its kind and on whose keys and values it uses.
+register(Architecture(("gemma4",), hyperparameters, decoder, (*NORMS, "attn_q_norm"), varying=("attn_k", "attn_v")))

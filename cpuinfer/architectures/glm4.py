@@ -6,7 +6,8 @@ from functools import partial
 
 from . import Architecture, register
 from .decoder import decoder
+from .gemma import NORMS
 from .hyperparameters import read
 from .rope import INTERLEAVED
 
-register(Architecture(("glm4",), partial(read, rope_style=INTERLEAVED), decoder))
+register(Architecture(("glm4",), partial(read, rope_style=INTERLEAVED), decoder, NORMS))

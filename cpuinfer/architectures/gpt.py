@@ -13,11 +13,11 @@ from ..formats.gguf import GGUFFile
 from ..program.builder import LAYER, Builder, Weights
 from ..program.ops import Buffer
 from . import Architecture, register
-from .decoder import decoder, decoder_layer, parallel_layer
+from .decoder import BIASES, decoder, decoder_layer, layer_norms, parallel_layer
 from .hyperparameters import Hyperparameters, Keys, read
 from .rope import HALVES
 
-gelu = partial(read, activation="gelu", norm_kind=LAYER)
+gelu = partial(read, activation="gelu", norm_kind=LAYER, gated=False)
 
 
 def learned_positions(file: GGUFFile, context_length: int) -> Hyperparameters:
@@ -39,9 +39,10 @@ def neox_layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -
     return (parallel_layer if Keys(b.file).get("use_parallel_residual", bool, True) else decoder_layer)(b, x, w, hp, i)
 
 
-register(Architecture(("gpt2", "starcoder"), learned_positions, decoder))
+everything = (*layer_norms(), "attn_qkv.bias", *BIASES)
+register(Architecture(("gpt2", "starcoder"), learned_positions, decoder, ("position_embd", *everything)))
 register(Architecture(("mpt",), mpt, decoder))
-register(Architecture(("bloom",), partial(gelu, rope_style=None, alibi=8.0), decoder))
-register(Architecture(("codeshell",), partial(gelu, rope_style=HALVES), decoder))
-register(Architecture(("gptneox",), partial(gelu, rope_style=HALVES), partial(decoder, layer=neox_layer)))
-register(Architecture(("falcon",), partial(gelu, rope_style=HALVES), partial(decoder, layer=parallel_layer)))
+register(Architecture(("bloom",), partial(gelu, rope_style=None, alibi=8.0), decoder, (*layer_norms("token_embd_norm"), *everything)))
+register(Architecture(("codeshell",), partial(gelu, rope_style=HALVES), decoder, everything))
+register(Architecture(("gptneox",), partial(gelu, rope_style=HALVES), partial(decoder, layer=neox_layer), everything))
+register(Architecture(("falcon",), partial(gelu, rope_style=HALVES), partial(decoder, layer=parallel_layer), layer_norms("output_norm", "attn_norm")))

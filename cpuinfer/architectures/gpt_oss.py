@@ -17,4 +17,7 @@ def layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buf
     return b.add(x, mlp(b, norm(b, x, w.post_attention_norm, hp), w, hp, i))
 
 
-register(Architecture(("gpt-oss",), partial(read, rope_style=HALVES, activation="swiglu_oai", windows=window_pattern(2)), partial(decoder, layer=layer)))
+requires = ["output_norm", "attn_norm", "post_attention_norm", "attn_sinks", "ffn_gate_inp.bias"]
+requires += [f"attn_{name}.bias" for name in ("q", "k", "v", "output")] + [f"ffn_{name}_exps.bias" for name in ("gate", "up", "down")]
+gpt_oss = partial(read, rope_style=HALVES, activation="swiglu_oai", windows=window_pattern(2))
+register(Architecture(("gpt-oss",), gpt_oss, partial(decoder, layer=layer), tuple(requires)))

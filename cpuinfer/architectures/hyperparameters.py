@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from ..errors import GGUFError, UnsupportedModel
 from ..formats.gguf import GGUFFile
 from ..program.builder import RMS
-from .rope import Rope, read_rope
+from .rope import Rope, original_context, read_rope
 
 MAXIMUM_LAYERS = 4096
 
@@ -34,7 +35,8 @@ class Hyperparameters:
 
     norm_kind: builder.RMS or LAYER, of all norms. whole_row_qk_norm: query and key norms run over all heads of a row at once. alibi: largest bias of a key's distance, 0 for
     none. rope_before_norm: queries and keys are rotated, then normed. query_ropes: where they differ from
-    those of keys. residual_scale: of what each block adds. logit_scale: of the logits.
+    those of keys. residual_scale: of what each block adds. logit_scale: of the logits. original_context: with LongRoPE, the longest context for its short factors, else 0.
+    gated: feed-forwards multiply by a gate.
     """
 
     n_layers: int
@@ -62,6 +64,8 @@ class Hyperparameters:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     experts: Experts | None = None
+    original_context: int = 0
+    gated: bool = True
 
 
 class Keys:
@@ -87,13 +91,39 @@ class Keys:
             raise GGUFError(f"{self.file.path}: metadata {self.prefix}.{name} is {value}; the file is damaged")
         return value
 
-    def per_layer(self, name: str, n_layers: int, default: Any = ...) -> tuple[int, ...]:
-        """A positive integer for all layers, or an array with one for each."""
-        value = self.get(name, (int, np.ndarray), default)
-        values = (value,) * n_layers if isinstance(value, int) else tuple(int(v) for v in value)
-        if len(values) != n_layers or not all(0 < v < 1 << 31 for v in values):
-            raise GGUFError(f"{self.file.path}: metadata {self.prefix}.{name} must be positive, one value or {n_layers}; it is {values[:8]}")
-        return values
+    def per_layer(self, name: str, n_layers: int, default: Any = ..., low: int = 1) -> tuple[int, ...]:
+        """A whole number (at least `low`) for all layers, or an array with one for each; the only place that reads arrays per layer."""
+        value = self.get(name, (int, bool, np.ndarray), default)
+        whole = not isinstance(value, np.ndarray) or value.dtype.kind in "biu"
+        values = tuple(int(v) for v in value) if whole and isinstance(value, np.ndarray) else (value,) if whole else ()
+        if len(values) == 1:
+            values *= n_layers
+        # Files with draft layers count these too.
+        if len(values) not in (n_layers, self.block_count()) or not all(low <= v < 1 << 31 for v in values):
+            raise GGUFError(f"{self.file.path}: metadata {self.prefix}.{name} must be whole numbers from {low} on, one or {n_layers}, a layer each; it is {str(value)[:60]}")
+        return values[:n_layers]
+
+    def block_count(self) -> int:
+        """Layers in the file, those for drafts included."""
+        return self.count("block_count", maximum=MAXIMUM_LAYERS)
+
+    def n_layers(self) -> int:
+        """Layers of the model: the last ones may only make drafts."""
+        drafts = self.get("nextn_predict_layers", int, 0)
+        if not 0 <= drafts < self.block_count():
+            raise GGUFError(f"{self.file.path}: metadata {self.prefix}.nextn_predict_layers is {drafts} of {self.block_count()} layers; the file is damaged")
+        return self.block_count() - drafts
+
+    def window(self, default: int | None = None) -> int | None:
+        """attention.sliding_window; None where it is 0 or absent."""
+        value = self.get("attention.sliding_window", int, default)
+        if value is not None and not 0 <= value < 1 << 31:
+            raise GGUFError(f"{self.file.path}: metadata {self.prefix}.attention.sliding_window is {value}; the file is damaged")
+        return value or None
+
+    def irrelevant(self, pattern: str) -> None:
+        """Keys that mean nothing beside what others say count as read."""
+        self.file.keys_read |= {key for key in self.file.metadata if re.fullmatch(re.escape(self.prefix) + r"\." + pattern, key)}
 
     def require(self, *names: str) -> None:
         """All of these keys, or an error that lists every missing one."""
@@ -108,11 +138,14 @@ def read(file: GGUFFile, context_length: int, rope_style: int | None, activation
     changes replace fields (functions are called with (keys, hyperparameters))."""
     keys = Keys(file)
     keys.require("block_count", "embedding_length", "attention.head_count", "context_length")
-    n_layers, dim = keys.count("block_count", maximum=MAXIMUM_LAYERS), keys.count("embedding_length")
+    n_layers, dim = keys.n_layers(), keys.count("embedding_length")
     n_heads = keys.per_layer("attention.head_count", n_layers)
     key_dim = keys.count("attention.key_length", max(1, dim // n_heads[0]))
     trained = keys.count("context_length")
-    rope = None if rope_style is None else read_rope(keys, key_dim, rope_style, context_length or trained)
+    original = 0 if rope_style is None else original_context(keys)
+    rope = None if rope_style is None else read_rope(keys, key_dim, rope_style, context_length)
+    if rope is None:
+        keys.irrelevant(r"rope\..*")
     fields: dict[str, Any] = {
         "n_layers": n_layers,
         "dim": dim,
@@ -122,16 +155,25 @@ def read(file: GGUFFile, context_length: int, rope_style: int | None, activation
         "value_dim": keys.count("attention.value_length", key_dim),
         "ffn_dim": keys.per_layer("feed_forward_length", n_layers, 4 * dim),
         "vocab_size": vocabulary_size(file),
-        "context_length": trained,
-        "norm_eps": keys.real("attention.layer_norm_rms_epsilon", None) or keys.real("attention.layer_norm_epsilon", 1e-5),
+        "context_length": original if original and context_length <= original else trained,
+        "norm_eps": norm_eps(keys, changes.get("norm_kind", RMS)),
         "activation": activation,
         "ropes": (rope,) * n_layers,
         "windows": (None,) * n_layers,
+        "original_context": original,
     }
     if keys.get("expert_count", int, 0):
         fields["experts"] = read_experts(keys)
+    else:
+        keys.irrelevant("expert_.*")
     base = Hyperparameters(**fields)
     return Hyperparameters(**fields | {name: value(keys, base) if callable(value) else value for name, value in changes.items()})
+
+
+def norm_eps(keys: Keys, kind: int) -> float:
+    """The epsilon of the architecture's kind of norm; some files name it by the other kind."""
+    own, other = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")[:: 1 if kind == RMS else -1]
+    return keys.real(own, None) or keys.real(other, 1e-5)
 
 
 def read_experts(keys: Keys) -> Experts:
@@ -144,7 +186,7 @@ def read_experts(keys: Keys) -> Experts:
     return Experts(
         keys.count("expert_count", maximum=1 << 16),
         keys.count("expert_used_count", maximum=1 << 16),
-        keys.count("expert_feed_forward_length", None) or keys.per_layer("feed_forward_length", keys.count("block_count"))[-1],
+        keys.count("expert_feed_forward_length", None) or keys.per_layer("feed_forward_length", keys.n_layers())[-1],
         sigmoid=function == 2,
         normalize=keys.get("expert_weights_norm", bool, True) or function == 3,
         scale=keys.real("expert_weights_scale", 1.0) or 1.0,
@@ -167,10 +209,12 @@ def window_pattern(period: int, length: int | None = None):  # type: ignore[no-u
     """Windows for a field of `read`: all layers but each period-th have the file's sliding window (or `length` where it gives none)."""
 
     def windows(keys: Keys, h: Hyperparameters) -> tuple[int | None, ...]:
-        window = keys.get("attention.sliding_window", int, length)
-        every = keys.get("attention.sliding_window_pattern", (int, np.ndarray), period)
-        if isinstance(every, np.ndarray):
-            return tuple(window if every[i % len(every)] else None for i in range(h.n_layers))
-        return tuple(window if i % every < every - 1 else None for i in range(h.n_layers)) if window else (None,) * h.n_layers
+        window, name = keys.window(length), "attention.sliding_window_pattern"
+        if isinstance(keys.get(name, (int, bool, np.ndarray), period), np.ndarray):
+            local = keys.per_layer(name, h.n_layers, low=0)
+        else:
+            every = keys.count(name, period)
+            local = tuple(int(i % every < every - 1) for i in range(h.n_layers))
+        return tuple(window if here else None for here in local)
 
     return windows

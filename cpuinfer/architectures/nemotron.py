@@ -6,8 +6,8 @@ from functools import partial
 
 from ..program.builder import LAYER
 from . import Architecture, register
-from .decoder import decoder
+from .decoder import decoder, layer_norms
 from .hyperparameters import read
 from .rope import HALVES
 
-register(Architecture(("nemotron",), partial(read, rope_style=HALVES, activation="relu2", norm_kind=LAYER), decoder))
+register(Architecture(("nemotron",), partial(read, rope_style=HALVES, activation="relu2", norm_kind=LAYER, gated=False), decoder, layer_norms()))

@@ -26,4 +26,4 @@ def layer(b: Builder, x: Buffer, w: Weights, hp: Hyperparameters, i: int) -> Buf
     return b.add(x, mlp(b, b.norm(x, w.ffn_norm, hp.norm_eps, LAYER, always=True), w, hp, i))
 
 
-register(Architecture(("olmo",), olmo, partial(decoder, layer=layer)))
+register(Architecture(("olmo",), olmo, partial(decoder, layer=layer), requires=()))

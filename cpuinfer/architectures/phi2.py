@@ -6,8 +6,9 @@ from functools import partial
 
 from ..program.builder import LAYER
 from . import Architecture, register
-from .decoder import decoder, parallel_layer
+from .decoder import BIASES, decoder, layer_norms, parallel_layer
 from .hyperparameters import read
 from .rope import HALVES
 
-register(Architecture(("phi2",), partial(read, rope_style=HALVES, activation="gelu", norm_kind=LAYER), partial(decoder, layer=parallel_layer)))
+requires = ("output", "output.bias", *layer_norms("output_norm", "attn_norm"), *BIASES)
+register(Architecture(("phi2",), partial(read, rope_style=HALVES, activation="gelu", norm_kind=LAYER, gated=False), partial(decoder, layer=parallel_layer), requires))

@@ -12,4 +12,4 @@ from .decoder import decoder
 from .hyperparameters import read
 from .rope import HALVES
 
-register(Architecture(("phi3",), partial(read, rope_style=HALVES), decoder))
+register(Architecture(("phi3",), partial(read, rope_style=HALVES), decoder, harmless=("attention.sliding_window",)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from . import Architecture, register
-from .decoder import decoder
+from .decoder import NORMS, decoder
 from .hyperparameters import Experts, Hyperparameters, Keys, read
 from .rope import HALVES
 
@@ -22,6 +22,7 @@ def half_feed_forward(keys: Keys, h: Hyperparameters) -> tuple[int, ...]:
     return tuple(length // 2 for length in h.ffn_dim)
 
 
-register(Architecture(("qwen",), partial(read, rope_style=HALVES, ffn_dim=half_feed_forward), decoder))
-register(Architecture(("qwen2", "qwen3", "qwen3moe"), partial(read, rope_style=HALVES), decoder))
+register(Architecture(("qwen",), partial(read, rope_style=HALVES, ffn_dim=half_feed_forward), decoder, (*NORMS, "attn_qkv.bias")))
+register(Architecture(("qwen2",), partial(read, rope_style=HALVES), decoder))
+register(Architecture(("qwen3", "qwen3moe"), partial(read, rope_style=HALVES), decoder, (*NORMS, "attn_q_norm", "attn_k_norm")))
 register(Architecture(("qwen2moe",), partial(read, rope_style=HALVES, experts=plain_weights), decoder))

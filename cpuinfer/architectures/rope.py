@@ -45,9 +45,9 @@ def read_rope(keys: Any, key_dim: int, style: int, context_length: int, base_key
         raise GGUFError(f"{keys.file.path}: rope of {dim} dimensions with base {base} cannot be applied to heads of {key_dim}; the file is damaged")
     if not scaled:
         return make_rope(dim, style, base)
-    kind = keys.get("rope.scaling.type", str, "none")
+    kind = keys.get("rope.scaling.type", str, "linear")  # a file that names no kind but a factor means this one
     legacy = keys.real("rope.scale_linear", 0.0)
-    factor = keys.real("rope.scaling.factor", legacy or 1.0)
+    factor = keys.real("rope.scaling.factor", 0.0) or legacy or 1.0
     attention_factor = keys.real("rope.scaling.attn_factor", 1.0)
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedModel(f"{keys.file.path}: rope scaling {kind!r} is not supported; supported: none, linear, yarn, longrope")
@@ -55,22 +55,35 @@ def read_rope(keys: Any, key_dim: int, style: int, context_length: int, base_key
         raise GGUFError(f"{keys.file.path}: rope scaling factor is {factor}; the file is damaged")
     if kind == "yarn":
         return yarn(keys, dim, style, base, factor, attention_factor)
-    scale = 1 / factor if kind == "linear" or (kind == "none" and legacy) else 1.0
+    keys.irrelevant(r"rope\.scaling\.(yarn_.*|original_context_length)")
+    scale = 1.0 if kind == "none" else 1 / factor
     return make_rope(dim, style, base, scale, factors_tensor(keys, dim, context_length), attention_factor)
 
 
+SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+
+
+def original_context(keys: Any) -> int:
+    """Of a file with LongRoPE's factors: the longest context for the short ones. 0 where there are none."""
+    if LONG not in keys.file.tensors and SHORT not in keys.file.tensors:
+        return 0
+    return keys.count("rope.scaling.original_context_length", keys.count("context_length"))
+
+
 def factors_tensor(keys: Any, dim: int, context_length: int) -> np.ndarray | None:
-    """rope_freqs, or LongRoPE's factors: the long ones if the context is longer than the original one."""
+    """rope_freqs, or LongRoPE's factors: the long ones only for a context that is longer than the original one."""
     from ..formats import quants
 
-    original = keys.get("rope.scaling.original_context_length", int, keys.count("context_length"))
     tensors = keys.file.tensors
-    name = "rope_freqs.weight" if "rope_freqs.weight" in tensors else f"rope_factors_{'long' if context_length > original else 'short'}.weight"
+    name = "rope_freqs.weight" if "rope_freqs.weight" in tensors else LONG if context_length > original_context(keys) else SHORT
     tensor = tensors.get(name)
     if tensor is None:
+        if LONG in tensors or SHORT in tensors:
+            raise GGUFError(f"{keys.file.path}: tensor {name} is missing; the file is incomplete, download or convert it again")
         return None
     if tensor.n_elements != dim // 2:
         raise GGUFError(f"{keys.file.path}: tensor {name} has {tensor.n_elements} elements, {dim // 2} are needed; the file is damaged")
+    keys.file.tensors_read |= {"rope_freqs.weight", SHORT, LONG}
     return quants.get(tensor.type.name).dequantize(tensor.data).reshape(-1)
 
 

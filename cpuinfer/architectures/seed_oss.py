@@ -10,4 +10,4 @@ from .gpt_oss import layer
 from .hyperparameters import read
 from .rope import HALVES
 
-register(Architecture(("seed_oss",), partial(read, rope_style=HALVES), partial(decoder, layer=layer)))
+register(Architecture(("seed_oss",), partial(read, rope_style=HALVES), partial(decoder, layer=layer), ("output_norm", "attn_norm", "post_attention_norm")))

@@ -84,7 +84,7 @@ class Engine:
         max_sequences = limited("max_sequences", max_sequences)
         cache_tokens = limited("cache_tokens", cache_tokens or 0)
         notes: list[str] = []
-        program = architectures.build(gguf, context_length)
+        program = architectures.build(gguf, context_length, notes)
         context, n_pages = cache_size(program, types, context_length, max_sequences, cache_tokens, notes)
         # Room for a sampled logit row of every sequence, and for whole prompts of `logits`.
         batch_size = max(max_sequences, min(batch_size, context))

@@ -23,6 +23,7 @@ T = TypeVar("T")
 MAXIMUM_DIMENSIONS = 4
 MAXIMUM_NESTING = 4
 MAXIMUM_KEY_BYTES = 65535
+MAXIMUM_ALIGNMENT = 1 << 20
 
 # Value types of metadata: number -> (struct format, bytes, numpy type); 8 is a string, 9 an array.
 _SCALARS = {
@@ -79,6 +80,8 @@ class GGUFFile:
         self.version = 0
         self.alignment = 32
         self.metadata: dict[str, Any] = {}
+        self.keys_read: set[str] = set()  # that `get` was asked for
+        self.tensors_read: set[str] = set()  # that Weights was asked for, or whoever else uses one
         self.tensors: dict[str, TensorInfo] = {}
         self.size_bytes = 0
         self._maps: list[mmap.mmap] = []
@@ -128,6 +131,7 @@ class GGUFFile:
 
         An int is accepted where float is wanted. Raises GGUFError if the key is missing and no default is given, or the type is wrong.
         """
+        self.keys_read.add(key)
         if key not in self.metadata:
             if default is ...:
                 raise GGUFError(f"{self.path}: the metadata lacks {key}; the file is incomplete, download or convert it again")
@@ -260,8 +264,15 @@ class _Reader:
                 raise self.fail(f"metadata key {key!r} occurs twice")
             metadata[key] = self.value(self.u32(f"the type of {key!r}"), key, 0)
         alignment = metadata.get("general.alignment", 32)
-        if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1) or alignment > 1 << 20:
-            raise self.fail(f"general.alignment is {alignment!r}, not a power of two")
+        # A multiple of 8, says the format; that the others are powers of two up to 1 MiB is what readers expect.
+        for fault, why in (
+            (isinstance(alignment, bool) or not isinstance(alignment, int), "not a whole number"),
+            (isinstance(alignment, int) and (alignment <= 0 or alignment % 8 != 0), "not a multiple of 8"),
+            (isinstance(alignment, int) and alignment & (alignment - 1) != 0, "not a power of two"),
+            (isinstance(alignment, int) and alignment > MAXIMUM_ALIGNMENT, f"more than {MAXIMUM_ALIGNMENT}"),
+        ):
+            if fault:
+                raise self.fail(f"general.alignment is {alignment!r}, {why}")
         return version, metadata, alignment, self.tensors(n_tensors, alignment)
 
     def _magic(self) -> None:

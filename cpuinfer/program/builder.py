@@ -55,35 +55,28 @@ class Weight:
 
 
 class Weights:
-    """Tensors under a prefix by attribute: layer.attn_q is Weight(blk.3.attn_q.weight, blk.3.attn_q.bias). Remembers what was asked for."""
+    """Tensors under a prefix by attribute: layer.attn_q is Weight(blk.3.attn_q.weight, blk.3.attn_q.bias). The file remembers what was asked for (`tensors_read`)."""
 
-    def __init__(self, file: GGUFFile, prefix: str = "", used: set[str] | None = None):
+    def __init__(self, file: GGUFFile, prefix: str = ""):
         self._file, self._prefix = file, prefix
-        self._used = set() if used is None else used
 
     def layer(self, i: int) -> Weights:
-        return Weights(self._file, f"blk.{i}.", self._used)
+        return Weights(self._file, f"blk.{i}.")
 
     def __getattr__(self, name: str) -> Weight:
         if name.startswith("_"):
             raise AttributeError(name)
         full = self._prefix + name
         found = [self._file.tensors.get(f"{full}.{part}") for part in ("weight", "bias")]
-        self._used |= {t.name for t in found if t}
+        self._file.tensors_read |= {t.name for t in found if t}
         return Weight(f"{full}.weight", *found)
 
     def tensor(self, name: str) -> TensorInfo | None:
         """Any tensor by its full name under the prefix, such as ffn_gate_inp.scale."""
         found = self._file.tensors.get(self._prefix + name)
         if found:
-            self._used.add(found.name)
+            self._file.tensors_read.add(found.name)
         return found
-
-    def check_all_used(self, architecture: str, ignored: tuple[str, ...] = ()) -> None:
-        """A tensor that the architecture does not know would silently change nothing: refuse the file instead."""
-        for name in self._file.tensors:
-            if name not in self._used and not name.endswith(ignored):
-                raise UnsupportedModel(f"{self._file.path}: tensor {name} is not part of architecture {architecture} as supported here; this variant cannot run")
 
 
 def alibi_slopes(n_heads: int, largest_bias: float) -> np.ndarray:

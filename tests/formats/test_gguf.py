@@ -71,7 +71,7 @@ BAD = {
     "array of unknown type": build([array(b"k", 77, 1, b"\0" * 64)]),
     "nested array of 2^62": build([array(b"k", 9, 1, struct.pack("<IQ", 9, 1 << 62))]),
     "arrays nested too deep": build([text(b"k") + struct.pack("<I", 9) + NESTED]),
-    **{f"alignment {n}": build([u32_key(b"general.alignment", n)], [tensor(b"t", (8,))], b"\0" * 64) for n in (0, 3, 33, 1 << 31)},
+    **{f"alignment {n}": build([u32_key(b"general.alignment", n)], [tensor(b"t", (8,))], b"\0" * 64) for n in (0, 1, 2, 3, 4, 12, 24, 33, 1 << 21, 1 << 31)},
     "alignment that is a string": build([text(b"general.alignment") + struct.pack("<I", 8) + text(b"32")]),
     **{f"{n} dimensions": build(tensors=[tensor(b"t", (1,) * n)], data=b"\0" * 64) for n in (0, 5, 200)},
     "dimension 0": build(tensors=[tensor(b"t", (8, 0))], data=b"\0" * 64),
@@ -100,6 +100,30 @@ def test_a_bad_file_gives_one_clear_line(name, tmp_path) -> None:
         GGUFFile.open(path)
     message = str(caught.value)
     assert "bad.gguf" in message and "\n" not in message and len(message) < 500
+
+
+@pytest.mark.parametrize("value, why", [(4, "multiple of 8"), (0, "multiple of 8"), (24, "power of two"), (1 << 21, "more than 1048576")])
+def test_an_alignment_is_refused_with_the_rule_that_it_breaks(value, why, tmp_path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(BAD[f"alignment {value}"] if f"alignment {value}" in BAD else b"")
+    with pytest.raises(CpuinferError, match=f"general.alignment is {value}, .*{why}"):
+        GGUFFile.open(tmp_path / "bad.gguf")
+
+
+@pytest.mark.parametrize("value", [8, 16, 64, 4096, 1 << 20])
+def test_every_alignment_that_the_rule_allows_is_read_right(value, tmp_path) -> None:
+    writer = gguf.GGUFWriter(str(tmp_path / "m.gguf"), "llama")
+    writer.add_custom_alignment(value)
+    arrays = {name: np.arange(size, dtype=np.float32) for name, size in (("a", 3), ("b", 70), ("c", 1))}
+    for name, values in arrays.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        assert file.alignment == value
+        for name, values in arrays.items():
+            assert np.array_equal(file.tensors[name].data.view(np.float32).reshape(-1), values)
 
 
 def test_there_are_at_least_sixty_kinds_of_bad_files() -> None:
