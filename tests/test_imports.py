@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).resolve().parent.parent / "cpuinfer"
 ALLOWED = {
     "kernels": {"errors"},
     "formats": {"errors", "kernels"},
-    "tokenizers": {"errors"},
+    "tokenizers": {"arguments", "errors"},
     "program": {"errors", "formats", "kernels"},
     "architectures": {"errors", "formats", "program"},
-    "engine": {"errors", "formats", "kernels", "program", "architectures", "tokenizers"},
+    "engine": {"arguments", "errors", "formats", "kernels", "program", "architectures", "tokenizers"},
     "models": {"errors"},
-    "cli": {"errors", "engine", "formats", "kernels", "architectures", "tokenizers", "models", "model", "evaluation", "version", "program"},
+    "cli": {"arguments", "errors", "engine", "formats", "kernels", "architectures", "tokenizers", "models", "model", "evaluation", "version", "program"},
 }
 
 

@@ -61,7 +61,7 @@ def bench(
 
 def _numbers(text: str, flag: str, argument: str) -> list[int]:
     """A comma list of numbers, each in the range of this argument of a model."""
-    from ..engine.arguments import limited
+    from ..arguments import limited
     from ..errors import InvalidRequest
 
     try:

@@ -73,7 +73,7 @@ def with_options(table: dict[str, tuple[Any, Any, tuple[str, ...], str]]) -> Cal
 
 def _check(name: str, value: Any) -> None:
     """Raises InvalidRequest for a value that the Python interface refuses: the ranges are written there."""
-    from ..engine.arguments import limited, one_of
+    from ..arguments import limited, one_of
     from ..engine.sequence import SamplingParams
 
     argument = ARGUMENTS.get(name, name)

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import limited, one_of, token_ids
 from ..errors import ContextFull, InvalidRequest, MachineError, ModelFailure
 from ..formats.gguf import GGUFFile
 from ..kernels.records import CACHE_TYPES
-from .arguments import limited, one_of, token_ids
 from .batch import Batch
 from .generation import Generation
 from .kv_cache import PagedKVCache, PagePool, pages_for

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .. import arguments
 from ..errors import CpuinferError, InvalidRequest
-from . import arguments
 
 # Allowed range of each number: (lowest, highest), whole numbers where these are.
 RANGES: dict[str, tuple[float, float]] = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..engine.arguments import token_ids
+from ..arguments import token_ids
 from ..errors import GGUFError, InvalidRequest, UnsupportedModel
 from .special import CONTROL, END_KEYS, END_TEXTS, FILL_TEXTS, UNDEFINED, UNKNOWN, UNUSED, SpecialTokens, types_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import tiny
 
+from cpuinfer.arguments import LIMITS
 from cpuinfer.cli import main, options
-from cpuinfer.engine.arguments import LIMITS
 from cpuinfer.engine.sequence import RANGES
 
 ROOT = Path(__file__).resolve().parent.parent.parent

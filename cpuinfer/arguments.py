@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import InvalidRequest
+from .errors import InvalidRequest
 
 # Allowed range of an engine's options: (lowest, highest). 0 means automatic.
 LIMITS: dict[str, tuple[int, int]] = {
