@@ -202,8 +202,8 @@ def test_an_interrupt_at_any_moment_leaves_a_model_that_works(path) -> None:
         for n in range(60):
             timer = threading.Timer(0.0007 * (n + 1), os.kill, (os.getpid(), signal.SIGINT))
             answer = model.generate(PROMPT, **GREEDY)
-            timer.start()
             with pytest.raises(KeyboardInterrupt):
+                timer.start()
                 list(answer)
                 timer.join()
                 time.sleep(0.5)
