@@ -8,10 +8,14 @@ from typing import Any
 
 def cluster(text: str, position: int) -> tuple[int, int]:
     """(start, end) of the grapheme cluster that holds the code point at a position. It must be one of the text."""
-    from wcwidth import grapheme_boundary_before, iter_graphemes
+    from wcwidth import iter_graphemes
 
-    start = grapheme_boundary_before(text, position + 1)
-    return start, start + len(next(iter_graphemes(text, start)))
+    start = text.rfind("\n", 0, position) + 1
+    for found in iter_graphemes(text, start):
+        if start + len(found) > position:
+            return start, start + len(found)
+        start += len(found)
+    raise IndexError(position)
 
 
 def without_last(text: str) -> str:
