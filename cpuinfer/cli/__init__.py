@@ -11,9 +11,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from ..errors import CpuinferError
 from ..version import __version__
-from .terminal import PipeClosed, harmless
+from .terminal import PipeClosed, explain, harmless
 
 app = typer.Typer(
     name="cpuinfer",
@@ -74,13 +73,7 @@ def _handle(error: Exception) -> NoReturn:
         _fail(f"{error.format_message().rstrip('.')}.{hint}", error.exit_code)
     if os.environ.get("CPUINFER_DEBUG") == "1":
         raise error
-    if isinstance(error, CpuinferError):
-        _fail(str(error), 1)
-    if isinstance(error, MemoryError):
-        _fail("not enough memory; use a smaller context (-c) or model", 1)
-    if isinstance(error, OSError):
-        _fail(f"{error.filename or 'the system'}: {error.strerror or error}", 1)
-    _fail(f"unexpected {name}: {error}. This is a fault of cpuinfer; CPUINFER_DEBUG=1 shows where", 1)
+    _fail(explain(error), 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:

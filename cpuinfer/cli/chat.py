@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,16 @@ import typer
 from ..errors import CpuinferError
 from .lines import Lines, Piped, Typed
 from .options import GENERATION, MODEL, load, sampling, with_options
-from .terminal import PromptProgress, Terminal, is_terminal, stats_line
+from .terminal import PipeClosed, PromptProgress, Terminal, explain, is_terminal, stats_line
 
 HELP = """\
 /help            this list
 /exit, /bye      leave (also Ctrl-D)
 /clear           forget the conversation
-/system [TEXT]   set the system message and start anew; without TEXT remove it
+/system [TEXT]   set another system message and start anew; without TEXT remove it
 /regen           answer the last question again
 /stats           speed and context of the last answer
-/save FILE       write the conversation to a file
+/save FILE       write the conversation to a new file; /save! FILE: also over one that is there
 /load FILE       continue a saved conversation
 Lines: end one with \\ to go on, put several between \"\"\" and \"\"\", or press Alt-Enter. Ctrl-C stops an answer."""
 
@@ -74,21 +76,21 @@ class Chat:
                         return
                 else:
                     self.ask(line)
-            except OSError as error:
+            except Exception as error:
+                if isinstance(error, (PipeClosed, BrokenPipeError)) or os.environ.get("CPUINFER_DEBUG") == "1":
+                    raise
                 self.terminal.end_answer()
-                self.terminal.warn(f"{error.filename or 'the system'}: {error.strerror or error}")
-            except CpuinferError as error:
-                self.terminal.end_answer()
-                self.terminal.warn(str(error))
+                self.terminal.warn(explain(error))
 
     # ---- turns ---------------------------------------------------------------------------------------------------------------------
 
     def ask(self, text: str) -> None:
+        before = list(self.messages)
         self.messages.append({"role": "user", "content": text})
         try:
             self.answer()
-        except CpuinferError:
-            self.messages.pop()  # the question could not be asked: the conversation stays as it was
+        except Exception:
+            self.messages = before  # the question could not be answered: the conversation stays as it was
             raise
 
     def answer(self) -> None:
@@ -142,6 +144,7 @@ class Chat:
             "/regen": self._again,
             "/stats": self._show_stats,
             "/save": self._save,
+            "/save!": partial(self._save, over=True),
             "/load": self._load,
         }
         if name in actions:
@@ -151,9 +154,12 @@ class Chat:
         return True
 
     def _set_system(self, text: str) -> None:
-        self.system = text or None
+        if (text or None) == self.system:
+            self.terminal.warn("this is the system message already: nothing changed" if text else "there is no system message; /system TEXT sets one")
+            return
+        before, self.system = self.system, text or None
         self.messages.clear()
-        self.terminal.note("system message set, conversation cleared" if text else "system message removed, conversation cleared")
+        self.terminal.note("system message set, conversation cleared" if text else f"system message removed, conversation cleared; it was: {before}")
 
     def _again(self, _: str) -> None:
         before = list(self.messages)
@@ -164,9 +170,9 @@ class Chat:
             return
         try:
             self.answer()
-        except CpuinferError:
-            self.messages = before  # the old answer stays
-            raise
+        finally:
+            if not self.messages[-1]["content"] or self.messages[-1]["role"] != "assistant":  # failed, or stopped before it said anything
+                self.messages = before
 
     def _show_stats(self, _: str) -> None:
         if self.stats is None:
@@ -174,32 +180,47 @@ class Chat:
         else:
             self.terminal.write(stats_line(self.stats, self.model.context_length) + "\n")
 
-    def _save(self, name: str) -> None:
+    def _save(self, name: str, over: bool = False) -> None:
         if not name:
             self.terminal.warn("give a file name: /save FILE")
             return
-        path = Path(name).expanduser()
+        path = os.path.expanduser(name)
+        if os.path.lexists(path) and not os.path.isdir(path) and not over:
+            self.terminal.warn(f"{path} is there already and was left alone; /save! {name} writes over it")
+            return
         text = json.dumps({"model": self.model.name, "system": self.system, "messages": self.messages}, ensure_ascii=False, indent=1)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        file = Path(os.path.realpath(path))
+        temporary = file.with_name(f".cpuinfer-{os.getpid()}")
         try:
             temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
+            os.replace(temporary, file)
+        except OSError as error:  # which names a file that the user never did
+            raise OSError(error.errno, f"{error.strerror or error}; the conversation is not saved", path) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         self.terminal.note(f"saved {len(self.messages)} messages to {path}")
 
     def _load(self, name: str) -> None:
+        from ..tokenizers.messages import checked
+
         if not name:
             self.terminal.warn("give a file name: /load FILE")
             return
         try:
-            data = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
-            messages = [{"role": m["role"], "content": m["content"]} for m in data["messages"]]
-            system = data.get("system")
-            if not all(isinstance(text, str) for m in messages for text in m.values()) or not isinstance(system, (str, type(None))):
+            data = json.loads(Path(os.path.expanduser(name)).read_text(encoding="utf-8"))
+            messages, system, model = data["messages"], data.get("system"), data.get("model")
+            if not isinstance(messages, list) or not isinstance(system, (str, type(None))):
                 raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError):
+            json.dumps(data, ensure_ascii=False).encode()  # halves of characters are no text
+            messages = checked(messages) if messages else []
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self.terminal.warn(f"{name} is not a saved conversation")
+            return
+        except CpuinferError as error:
+            self.terminal.warn(f"{name} is not a conversation: {error}")
             return
         self.system, self.messages = system, messages
         self.terminal.note(f"loaded {len(messages)} messages")
+        if isinstance(model, str) and model != self.model.name:
+            self.terminal.warn(f"{name} was saved with another model, {model}; it goes on with {self.model.name}")

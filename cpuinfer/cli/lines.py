@@ -115,7 +115,8 @@ class Typed(Lines):
             self.interrupts.reading()
             try:
                 # Its own handling of the signal would replace ours, and leave Python's for a moment.
-                return self._session.prompt(prompt if self._shows_typed else prompt + typed, default=typed, handle_sigint=False)
+                line = self._session.prompt(prompt if self._shows_typed else prompt + typed, default=typed, handle_sigint=False)
+                return decoded(line.encode("utf-8", "surrogateescape"), self._terminal)
             except EOFError:
                 return None
             except KeyboardInterrupt:

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import Any
 
+from ..errors import CpuinferError
+
 # Control characters that a model may write but a terminal must not obey; tab and newline are harmless.
 _HARMLESS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code not in (9, 10)} | {13: ""}
 
@@ -178,9 +180,24 @@ def decoded(data: bytes, terminal: Terminal) -> str:
 
 
 def stats_line(stats: Any, context_length: int) -> str:
+    cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
+    speed = f"{stats.prompt_tokens_per_second:.0f} tokens/s"
+    if stats.finish_reason == "cancelled" and not stats.generated_tokens:
+        read = stats.cached_tokens + stats.read_tokens
+        return f"[stopped while the prompt was read: {read} of {stats.prompt_tokens} tokens{cached}, {speed}, context {read}/{context_length}]"
     used = stats.prompt_tokens + stats.generated_tokens
-    prompt = f"prompt {stats.prompt_tokens_per_second:.0f} tokens/s" if stats.prompt_tokens - stats.cached_tokens > 1 else f"prompt {stats.prompt_tokens} tokens"
     return (
-        f"[{stats.generated_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s, first after {stats.time_to_first_token_s:.2f} s, {prompt}"
-        f"{f' ({stats.cached_tokens} cached)' if stats.cached_tokens else ''}, context {used}/{context_length}]"
+        f"[{stats.generated_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s, first after {stats.time_to_first_token_s:.2f} s, "
+        f"prompt {speed if stats.read_tokens > 1 else f'{stats.prompt_tokens} tokens'}{cached}, context {used}/{context_length}]"
     )
+
+
+def explain(error: Exception) -> str:
+    """One line for the user: what failed, where, the next step."""
+    if isinstance(error, CpuinferError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory; use a smaller context (-c) or model"
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the system'}: {error.strerror or error}"
+    return f"unexpected {type(error).__name__}: {error}. This is a fault of cpuinfer; CPUINFER_DEBUG=1 shows where"

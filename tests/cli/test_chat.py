@@ -20,9 +20,9 @@ def model(tmp_path_factory) -> str:
     return str(tiny.model(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama", "Q8_0", context=65536))
 
 
-def chat(model: str, **environment: str) -> Console:
+def chat(model: str, *options: str, **environment: str) -> Console:
     """A conversation whose answers do not end by themselves, at its first prompt."""
-    console = Console("chat", model, "--temp", "0", "--ignore-eos", **environment)
+    console = Console("chat", model, "--temp", "0", "--ignore-eos", *options, **environment)
     console.until(">>>")
     return console
 
@@ -113,6 +113,20 @@ def test_a_large_paste_during_an_answer_loses_neither_itself_nor_the_interrupt(m
         console.until("tokens/s")
         console.until(">>>")
         assert saved(console, tmp_path / "c.json") == ["the", paste.rstrip("\n")]
+
+
+def test_statistics_of_a_prompt_that_was_not_read_to_its_end_are_of_what_was_read(model) -> None:
+    with chat(model, "-b", "1") as console:
+        console.type("\x1b[200~" + "the and in an " * 1000 + "\x1b[201~\r")
+        console.until("Reading the prompt")
+        time.sleep(0.5)
+        console.type("\x03")
+        console.until("[stopped while the prompt was read: ")
+        read, total = map(int, console.until(" tokens, ").split(" of "))
+        assert 0 < read < total and total > 4000
+        assert 0 < int(console.until(" tokens/s")) < 100_000
+        console.until(f"context {read}/65536]")
+        console.until(">>>")
 
 
 @pytest.mark.parametrize("way", ["/bye\r", "\x04", signal.SIGTERM, signal.SIGHUP])
