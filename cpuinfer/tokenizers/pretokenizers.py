@@ -31,7 +31,7 @@ _CASED_LETTERS = (
     "ῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ"
     "𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
 )
-DEEPSEEK_LLM = (r"[\r\n]", rf"\s?[{_CASED_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, r"\p{N}+")
+DEEPSEEK_LLM = (r"[\r\n]", rf"\s?[{_CASED_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"(?<!\s)(?>\s+)$", _CJK, r"\p{N}+")
 DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, DIGIT)
 DEEPSEEK_V3 = (
     r"\p{N}{1,3}",
@@ -45,7 +45,12 @@ SPARK = (
     DIGIT,
 )
 YOUTU = (r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+", O200K.replace(r"\p{N}{1,3}", DIGIT))
-JAIS2 = LLAMA3.removesuffix(r"\s+(?!\S)|\s+") + "".join(rf"\s{{{n}}}(?!\S)|" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"\s{1,2}(?!\S)|\s{1}"
+JAIS2 = (
+    LLAMA3.removesuffix(r"\s*[\r\n]+|\s+(?!\S)|\s+")
+    + r"(?<![^\S\r\n])\s*[\r\n]+|"
+    + "".join(rf"\s{{{n}}}(?!\S)|" for n in (512, 256, 128, 64, 32, 16, 8, 4))
+    + r"\s{1,2}(?!\S)|\s{1}"
+)
 BAILING = r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SEED_CODER = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 EXAONE_MOE = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -61,6 +66,7 @@ class Rule:
     add_bos: bool = False
 
 
+# Time grows with the length of the text only: where a model's own pattern would look through a long run from each of its characters, an equal one stands here that does so once.
 _RULES: dict[str, Rule] = {
     "default": Rule(DEFAULT),
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2": Rule((LLAMA3,), ignore_merges=True, add_bos=True),
@@ -81,7 +87,9 @@ _RULES: dict[str, Rule] = {
     "qwen35": Rule((QWEN35,)),
     "tekken": Rule((TEKKEN,), ignore_merges=True, add_bos=True),
     "gpt-4o llama4 kanana2 talkie minimax-m2": Rule((O200K,)),
-    "tiny_aya cohere2moe": Rule((r"\d{1,3}(?=(?:\d{3})*\b)", O200K)),
+    # The model's own rule cuts a number before every place that 3, 6, 9 ... digits and the number's end follow, no letter after: \d{1,3}(?=(?:\d{3})*\b). Looking ahead once
+    # for a number, not once for a digit: such numbers are set apart, then their first one or two digits; O200K cuts the rest into threes.
+    "tiny_aya cohere2moe": Rule((r"(?<!\d)(?>\d+)(?!\w)", r"\A\d{1,2}(?=(?:\d{3})+\z)", O200K)),
     "poro-chat bloom gpt3-finnish": Rule((WORDS,)),
     "viking": Rule((WORDS, DIGIT)),
     # The model's own rule cuts before every place that 3, 6, 9 ... digits follow; so it looks ahead once for a number, not once for a digit.

@@ -148,14 +148,3 @@ def test_no_space_is_put_before_the_text() -> None:
 def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     tokenizer = tokenizers.load(oracle.bpe(HELLO))
     assert tokenizer.decode(tokenizer.encode("a\udfffb")) == "a\ufffdb"
-
-
-@pytest.mark.parametrize("pre", ["llama-bpe", "gpt-2", "gpt-4o", "superbpe"])
-def test_a_long_text_without_spaces_is_quick(pre: str) -> None:
-    import time
-
-    tokenizer = tokenizers.load(oracle.bpe(HELLO, pre=pre))
-    for text in ("a" * 50_000, " " * 50_000, "!" * 50_000, "1" * 50_000, "\n" * 50_000, "hello" * 10_000):
-        started = time.monotonic()
-        assert tokenizer.decode(tokenizer.encode(text, add_bos=False)) == text
-        assert time.monotonic() - started < 60
