@@ -109,7 +109,7 @@ def test_a_null_answer_is_an_empty_one(name: str) -> None:
         ([{"role": "user", "content": 3}], "content of type int"),
         ([{"role": "user", "content": b"hi"}], "content of type bytes"),
         ([{"role": "user", "content": {"text": "hi"}}], "content of type dict"),
-        ([{"role": "user", "content": object()}], "content of type object"),
+        ([{"role": "user", "content": {1}}], "content of type set"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "no text .'image_url'."),
         ([{"role": "user", "content": [{"type": "text"}]}], "no text"),
         ([{"role": "user", "content": [["hi"]]}], "no text"),
@@ -122,7 +122,7 @@ def test_a_null_answer_is_an_empty_one(name: str) -> None:
         (calling(arguments="[" * 100_000), "arguments"),
         (calling(arguments=[1]), "arguments"),
         (calling(arguments=1), "arguments"),
-        ([{"role": "user", "content": "hi", "extra": object()}], "a message holds a object"),
+        ([{"role": "user", "content": "hi", "extra": {1}}], "a message holds a set"),
     ],
     ids=str,
 )
