@@ -22,7 +22,7 @@ LAYOUTS = {
     "gemma2": "post_norms",
     "gemma3": "post_norms head_norms",
     "phi3": "fused_qkv fused_up",
-    "olmo2": "post_norms no_norms row_norms",
+    "olmo2": "post_norms no_norms row_norms output",
     "exaone4": "post_norms no_norms head_norms",
     "command-r": "one_norm",
     "cohere2": "one_norm",

@@ -23,6 +23,7 @@ CASES |= {
     "baichuan-13b": ("baichuan", {"layers": 40}),
     "falcon-7b": ("falcon", {"kv_heads": 1}),
     "qwen": ("qwen", {"kv_heads": 4}),
+    "olmo3": ("olmo2", {"layers": 8, "window": 24, "yarn": 8}),  # every fourth layer sees all, with a scaled rope
     "bloom-six-heads": ("bloom", {"dim": 96, "heads": 6, "kv_heads": 6}),
 }
 GEMMA4 = ("small", "large", "experts", "split_experts")
